@@ -36,8 +36,8 @@ CONFIG = {
 
 
 class Arena:
-    """A daemon as a context manager. With `is_supervised`, a supervisor restarts it after a kill. `kv`: where the states of a few
-    sessions fill memory and disk, if nothing else is given."""
+    """A daemon as a context manager. With `is_supervised`, a supervisor restarts it after a kill. With the default `kv`
+    the states of a few sessions fill memory and disk."""
 
     def __init__(self, is_supervised=False, kv=CONFIG["kv"]):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-hostile-"))

@@ -77,7 +77,7 @@ class Account {
   // request also waits until tokens are left.
   [[nodiscard]] std::optional<Duration> take_request(TimePoint now, bool uses_tokens = true);
   void charge_tokens(std::int64_t tokens, TimePoint now);
-  // As BodyPace::take().
+  // Each account has a pace of its own, whose wait this returns: BodyPace::take().
   [[nodiscard]] Duration take_body(std::size_t bytes, TimePoint now);
   // OpenAI's x-ratelimit-* headers, one per line; empty without limits.
   [[nodiscard]] std::string header(TimePoint now) const;

@@ -318,7 +318,7 @@ Awaitable<HttpConnection::ReadEnd> HttpConnection::parse_body(Parser& parser) {
       if (const auto [problem] = co_await timer.async_wait(kAwait); problem) co_return ReadEnd::closed;
     }
     if (parser.is_done()) {
-      in_.shrink_to_fit();
+      if (in_.capacity() > kReadBytes) in_.shrink_to_fit();  // A large buffer does not stay while the reply is made.
       co_return ReadEnd::done;
     }
     const bool is_large = parser.content_length_remaining().value_or(0) >= kBodyReadBytes;
