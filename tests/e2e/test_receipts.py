@@ -72,8 +72,9 @@ class Receipts(unittest.TestCase):
         self.assertEqual("warm", detail["tier"])
         self.assertEqual((0, True), (detail["hot_bytes"], detail["warm_bytes"] > 0))
         self.assertEqual(("warm", "warm"), self.say(" And then", session))
-        detail = self.client.session(session)
-        self.assertEqual((True, 0), (detail["hot_bytes"] > 0, detail["warm_bytes"]))
+        self.assertGreater(self.client.session(session)["hot_bytes"], 0)
+        # A state that left its context is written; the copy in memory goes with the end of that.
+        uma.until(lambda: self.client.session(session)["warm_bytes"] == 0, "the warm copy to go")
         self.client.close()
         self.assertEqual(0, self.daemon.terminate(), self.daemon.log())
         self.daemon.start().wait_ready()
