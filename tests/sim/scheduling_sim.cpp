@@ -432,46 +432,41 @@ void SchedulingSim::note_end(Request& request) {
 
 // --- Fairness
 
-// The counters of two waiting groups stay together, or approach each other: the next slot goes to the smaller counter. Running
-// work continues, so the counters may differ by the content of the slots and by one request.
+// The counters of two waiting clients of a tenant stay together, or approach each other: the tenant's next slot goes to the
+// smaller counter. Running work continues, so the counters may differ by the content of the slots and by one request. Tenants
+// share slots (sched::SlotShares), and their counters only say whose turn it is in those that are left over.
 void SchedulingSim::charge(const Request& request, std::int64_t tokens) {
   ledger_.charge(request.flow, tokens);
   const std::int32_t slots = machine_options_.model.sequences;
   const double limit = (slots + 2) * static_cast<double>(work_max_);
-  const Group tenant{request.flow.tenant, kWholeTenant};
-  const Group client{request.flow.tenant, request.flow.client};
-  for (auto& [groups, contest] : contests_) {
+  for (auto& [clients, contest] : contests_) {
     if (!contest.is_on) continue;
-    const auto& [first, second] = groups;
-    if (first == tenant || first == client) contest.ahead += static_cast<double>(tokens);
-    if (second == tenant || second == client) contest.ahead -= static_cast<double>(tokens);
+    const auto& [first, second] = clients;
+    if (first == request.flow) contest.ahead += static_cast<double>(tokens);
+    if (second == request.flow) contest.ahead -= static_cast<double>(tokens);
     const double lead = contest.lead + contest.ahead;
     if (lead <= std::max(contest.lead, 0.0) + limit && lead >= std::min(contest.lead, 0.0) - limit) continue;
-    broken(std::format("fair: {}/{} and {}/{} are {:.0f} tokens apart, {:.0f} at first", first.first, first.second,
-                       second.first, second.second, lead, contest.lead));
+    broken(std::format("fair: clients {} and {} of {} are {:.0f} tokens apart, {:.0f} at first", first.client, second.client,
+                       first.tenant, lead, contest.lead));
     contest.is_on = false;
   }
 }
 
 void SchedulingSim::update_contests() {
   if (mix_ != Mix::hog && mix_ != Mix::tenants) return;
-  std::map<Group, double> waiting;  // Counters of waiting groups.
+  std::map<sched::Flow, double> waiting;  // Counters of waiting clients.
   for (const auto& request : requests_) {
     if (request->received == TimePoint{} || request->first_token != TimePoint{}) continue;
-    const sched::FairShare::Rank rank = ledger_.rank(request->flow);
-    waiting[{request->flow.tenant, kWholeTenant}] = rank.tenant_work;
-    waiting[{request->flow.tenant, request->flow.client}] = rank.client_work;
+    waiting[request->flow] = ledger_.rank(request->flow).client_work;
   }
-  for (auto& [groups, contest] : contests_) {
-    if (!waiting.contains(groups.first) || !waiting.contains(groups.second)) contest.is_on = false;
+  for (auto& [clients, contest] : contests_) {
+    if (!waiting.contains(clients.first) || !waiting.contains(clients.second)) contest.is_on = false;
   }
   for (auto first = waiting.begin(); first != waiting.end(); ++first) {
     for (auto second = std::next(first); second != waiting.end(); ++second) {
       const auto& [a, a_work] = *first;
       const auto& [b, b_work] = *second;
-      const bool are_tenants = a.second == kWholeTenant && b.second == kWholeTenant;
-      const bool are_clients = a.first == b.first && a.second != kWholeTenant && b.second != kWholeTenant;
-      if (!are_tenants && !are_clients) continue;
+      if (a.tenant != b.tenant) continue;
       Contest& contest = contests_[{a, b}];
       if (contest.is_on) continue;
       contest = {.is_on = true, .lead = a_work - b_work, .ahead = 0};

@@ -40,7 +40,7 @@ struct SchedulingOutcome {
   std::uint64_t ticks_late = 0;
   std::uint64_t gaps_in_time = 0;  // Intervals beside a prefill lane.
   std::uint64_t gaps_late = 0;
-  std::uint64_t contests = 0;  // Periods in which two tenants or clients both waited.
+  std::uint64_t contests = 0;  // Periods in which two clients of a tenant both waited.
   std::uint64_t preemptions_checked = 0;
   std::uint64_t preemptions = 0;
   std::uint64_t handovers = 0;
@@ -89,14 +89,12 @@ class SchedulingSim {
     [[nodiscard]] bool is_open_at(TimePoint time) const { return received <= time && ended > time; }
     [[nodiscard]] bool is_computed_at(TimePoint time) const { return computed <= time; }
   };
-  // A period in which two tenants, or two clients of one tenant, both have waiting requests.
+  // A period in which two clients of a tenant both have waiting requests.
   struct Contest {
     bool is_on = false;
     double lead = 0;   // Lead of the first, by its counter, at the begin of the contest.
     double ahead = 0;  // Lead of the first, in work since the begin.
   };
-  // A client of a tenant; the client kWholeTenant stands for the whole tenant.
-  using Group = std::pair<std::string, std::uint64_t>;
 
   void make_world();
   void make_requests();
@@ -152,7 +150,7 @@ class SchedulingSim {
   std::int32_t length_max_ = 0;
   std::int32_t work_max_ = 0;
   double slowest_ = 1;  // Factor of the slowest call, by speed and noise.
-  std::map<std::pair<Group, Group>, Contest> contests_;
+  std::map<std::pair<sched::Flow, sched::Flow>, Contest> contests_;
   SchedulingOutcome outcome_;
 };
 

@@ -178,15 +178,38 @@ bool Admission::leaves_last_slot(const Sequence& next, const PrefixHit& hit, std
 Sequence* Admission::next_waiting(TimePoint now, std::span<const RequestId> overtaken) const {
   Sequence* first = nullptr;
   Order least;
+  std::optional<sched::SlotShares::Uses> uses;
+  const auto may_take_slot = [&](const Sequence& sequence) {
+    if (!parts_.slot_shares.are_many() || sequence.job.is_background || sequence.was_placed()) return true;
+    if (!uses) uses = uses_of_slots(overtaken);
+    return parts_.slot_shares.may_take(sequence.job.flow.tenant, *uses, parts_.slots.size(), now);
+  };
   for (const SequencePtr& sequence : parts_.sequences) {
-    if (!sequence->is_waiting() || sequence->is_fetching() || waits_for_another(*sequence)) continue;
-    if (std::ranges::contains(overtaken, sequence->job.id)) continue;
+    if (!is_ready(*sequence, overtaken)) continue;
     const Order order = order_of(*sequence, now);
-    if (first != nullptr && least <= order) continue;
+    if ((first != nullptr && least <= order) || !may_take_slot(*sequence)) continue;
     first = sequence.get();
     least = order;
   }
   return first;
+}
+
+// Whether the sequence waits only for its turn.
+bool Admission::is_ready(Sequence& sequence, std::span<const RequestId> overtaken) const {
+  return sequence.is_waiting() && !sequence.is_fetching() && !waits_for_another(sequence) &&
+         !std::ranges::contains(overtaken, sequence.job.id);
+}
+
+// Of interactive sequences.
+sched::SlotShares::Uses Admission::uses_of_slots(std::span<const RequestId> overtaken) const {
+  sched::SlotShares::Uses uses;
+  for (const SequencePtr& sequence : parts_.sequences) {
+    if (sequence->job.is_background) continue;
+    sched::SlotShares::Use& use = uses[sequence->job.flow.tenant];
+    use.running += sequence->is_running() ? 1 : 0;
+    use.ready += is_ready(*sequence, overtaken) ? 1 : 0;
+  }
+  return uses;
 }
 
 Admission::Order Admission::order_of(const Sequence& sequence, TimePoint now) const {

@@ -18,6 +18,7 @@
 #include "engine/lane/sequence_ends.h"
 #include "engine/lane/slot_eviction.h"
 #include "sched/fair_share.h"
+#include "sched/slot_shares.h"
 
 namespace uma::engine {
 
@@ -45,6 +46,8 @@ class Admission {
   // those that fit, for kTurnMs; then it is the first, and generating sequences are swapped out for it, which get their turn
   // again in the same way. It is overtaken for longer while it waits for another's turn to end. A background sequence is
   // swapped out for an interactive one at once. While the prefill lane computes, long prompts leave one slot to short ones.
+  // Those of a tenant that has its share of the slots are passed over while the free ones are kept for others
+  // (sched::SlotShares).
   void admit(TimePoint now);
   // The first `count` waiting sequences in the order in which they are to be placed, as of now.
   [[nodiscard]] std::vector<const Sequence*> first_waiting(std::size_t count, TimePoint now) const;
@@ -62,6 +65,8 @@ class Admission {
   [[nodiscard]] Sequence* next_waiting(TimePoint now, std::span<const RequestId> overtaken) const;
   [[nodiscard]] Order order_of(const Sequence& sequence, TimePoint now) const;
   [[nodiscard]] bool waits_for_another(Sequence& sequence) const;
+  [[nodiscard]] bool is_ready(Sequence& sequence, std::span<const RequestId> overtaken) const;
+  [[nodiscard]] sched::SlotShares::Uses uses_of_slots(std::span<const RequestId> overtaken) const;
   [[nodiscard]] bool leaves_last_slot(const Sequence& next, const PrefixHit& hit, std::int32_t tokens, TimePoint now) const;
   // The waiting sequences in the order in which they are to be placed.
   [[nodiscard]] std::vector<std::pair<Order, Sequence*>> sorted_queue(TimePoint now) const;

@@ -101,6 +101,50 @@ TEST_F(AdmissionTest, AClientWithManyRequestsDoesNotStarveAnother) {
   run();
 }
 
+// The replies of one tenant do not keep another one waiting that asks now and then.
+TEST_F(AdmissionTest, ATenantWithManyRequestsLeavesASlotToWhoAskedLately) {
+  make({.cells = 2000, .sequences = 4, .row_cost = std::chrono::milliseconds(1)});
+  const auto post_of = [&](const char* tenant, GenerationJob made) {
+    made.flow.tenant = tenant;
+    post(std::move(made));
+  };
+  post_of("other", job(1, "a question", 3));
+  while (!results_.contains(1)) step();
+  for (std::uint64_t id = 10; id < 30; ++id) post_of("many", job(id, "one of many " + std::to_string(id), 150));
+  GenerationJob nightly = job(40, "report", 150);
+  nightly.is_background = true;
+  post_of("other", std::move(nightly));
+  while (sinks_[12]->tokens.size() < 20) step();
+  EXPECT_EQ(lane_->stats().queue_depth.value(), 17) << "three of many run, and the report in the slot that is kept";
+  post_of("other", job(2, "the next one", 3));
+  while (!results_.contains(2)) step();
+  EXPECT_EQ(results_.size(), 2u) << "none of the others has ended";
+  EXPECT_EQ(lane_->stats().preemptions_total.value(), 1u) << "the report's";
+  run();
+}
+
+TEST_F(AdmissionTest, ReusedTokensAreNoWork) {
+  make({.cells = 900, .sequences = 3});
+  const std::vector<Token> history = run_turn(std::string(200, 'h'));
+  const auto post_of = [&](const std::string& tenant, GenerationJob made) {
+    made.flow.tenant = tenant;
+    post(std::move(made));
+  };
+  const std::string agent;  // The history's tenant.
+  post_of(agent, job(10, "a reply that goes on", 300));
+  post_of("other", job(11, std::string(100, 'o'), 300));
+  while (sinks_[11]->tokens.empty()) step();
+  std::vector<Token> turn = history;
+  turn.push_back('!');
+  post_of(agent, next_turn(12, turn, 2));
+  while (!results_.contains(12)) step();
+  post_of("other", job(13, "a question of the other", 2));
+  post_of(agent, job(14, "a question of the agent", 2));
+  while (!results_.contains(13) && !results_.contains(14)) step();
+  EXPECT_TRUE(results_.contains(14)) << "less was computed for the agent";
+  run();
+}
+
 TEST_F(AdmissionTest, AShortRequestPassesLongOnesThatHaveNotWaitedLongForTheirSize) {
   make({.cells = 4000, .sequences = 1, .row_cost = std::chrono::milliseconds(1)});
   post(job(1, "the first", 100));

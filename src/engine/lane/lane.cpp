@@ -39,6 +39,7 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
              .prefill = prefill_lane_,
              .step_model = step_model_,
              .shares = shares_,
+             .slot_shares = slot_shares_,
              .recent_work = recent_work_,
              .transfer = transfer_,
              .sequences = sequences_,
@@ -264,6 +265,7 @@ void Lane::add_sequence(GenerationJob job) {
   stats_->requests_total.add();
   if (!sequence->job.adapters.is_empty()) stats_->adapter_requests_total.add();
   shares_.enter(sequence->job.flow);
+  if (!sequence->job.is_background) slot_shares_.enter(sequence->job.flow.tenant, clock_.now());
   sequences_.add(std::move(sequence));
   sequences_.set_reordered();
 }

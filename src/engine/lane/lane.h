@@ -140,6 +140,7 @@ class Lane {
   sched::BandwidthBudget bandwidth_;
   sched::StepModel step_model_{context_->shape().attention_share};
   sched::FairShare shares_;
+  sched::SlotShares slot_shares_;
   sched::RecentWork recent_work_;
   TransferCost transfer_;
   SequenceList sequences_;

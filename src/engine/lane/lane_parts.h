@@ -26,6 +26,7 @@
 #include "sched/bytes_moved.h"
 #include "sched/fair_share.h"
 #include "sched/recent_work.h"
+#include "sched/slot_shares.h"
 #include "sched/step_model.h"
 
 namespace uma::engine {
@@ -46,6 +47,7 @@ struct LaneParts {
   const std::unique_ptr<PrefillLane>& prefill;         // Null: there is no prefill lane.
   sched::StepModel& step_model;
   sched::FairShare& shares;
+  sched::SlotShares& slot_shares;
   sched::RecentWork& recent_work;
   TransferCost& transfer;
   SequenceList& sequences;

@@ -121,6 +121,7 @@ class TickPlannerAlone : public ::testing::Test {
   const std::unique_ptr<PrefillLane> no_prefill_;
   sched::StepModel step_model_;
   sched::FairShare shares_;
+  sched::SlotShares slot_shares_;
   sched::RecentWork recent_work_;
   TransferCost transfer_;
   SequenceList sequences_;
@@ -139,6 +140,7 @@ class TickPlannerAlone : public ::testing::Test {
                          .prefill = no_prefill_,
                          .step_model = step_model_,
                          .shares = shares_,
+                         .slot_shares = slot_shares_,
                          .recent_work = recent_work_,
                          .transfer = transfer_,
                          .sequences = sequences_,
