@@ -9,10 +9,12 @@
 #include <deque>
 #include <map>
 #include <source_location>
+#include <stop_token>
 #include <type_traits>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/endable_work.h"
 #include "base/move_only_function.h"
 #include "base/mutex.h"
 #include "core/error.h"
@@ -51,12 +53,17 @@ class WorkPool {
   void post(TenantId tenant, std::size_t bytes, Job job) { add(std::move(tenant), kind_of(bytes), bytes, std::move(job)); }
   // A job that reads pictures or clips, or has one decoded. Its time counts, not its thread's alone.
   void post_file(TenantId tenant, Job job) { add(std::move(tenant), kFile, 0, std::move(job)); }
-  // For tasks: waits until `work`, which returns an Expected, has run as a job. The work owns its data: it runs to its end even
-  // if the task has ended before.
+  // For tasks: waits until `work`, which returns an Expected, has run as a job. The work owns its data: it may run longer than
+  // the task, until it asks whether its request has ended (EndableWork); it does not begin once `end` was requested.
   template <class Work, class Result = std::invoke_result_t<Work&>>
-  [[nodiscard]] auto run(TaskRunner& tasks, TenantId tenant, std::size_t bytes, Work work,
+  [[nodiscard]] auto run(TaskRunner& tasks, TenantId tenant, std::size_t bytes, Work work, std::stop_token end = {},
                          const std::source_location& place = std::source_location::current()) {
-    return run_as(tasks, std::move(tenant), kind_of(bytes), bytes, std::move(work), place);
+    auto unless_ended = [work = std::move(work), end = std::move(end)]() mutable -> Result {
+      if (end.stop_requested()) return std::unexpected(Error{ErrorCode::limit_wait, "the request has ended"});
+      const EndableWork endable(end);
+      return work();
+    };
+    return run_as(tasks, std::move(tenant), kind_of(bytes), bytes, std::move(unless_ended), place);
   }
   // For tasks: the work reads pictures or clips, as a job of post_file().
   template <class Work, class Result = std::invoke_result_t<Work&>>

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/endable_work.h"
 #include "base/utf8.h"
 #include "llm/llama_guard.h"
 
@@ -105,6 +106,7 @@ Expected<std::vector<Token>> LlamaVocab::tokenize(std::string_view text, bool pa
   const TextCuts& cuts = parse_special ? cuts_with_specials_ : cuts_;
   std::vector<Token> tokens;
   while (!text.empty()) {
+    if (EndableWork::has_ended()) return fail(ErrorCode::limit_wait, "the request has ended");
     const std::size_t end = cuts.next(text, std::min(kPartBytes, text.size()));
     if (const auto done = tokenize_part(text.substr(0, end), parse_special, tokens); !done)
       return std::unexpected(done.error());

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <llama.h>
 
+#include "base/endable_work.h"
 #include "base/random.h"
 
 namespace uma::llm {
@@ -56,6 +58,19 @@ TEST(LlamaVocab, LongTextsHaveTheTokensOfTheWholeText) {
       ASSERT_EQ(own->tokenize(text, parse_special).value(), whole(vocab, text, parse_special)) << round;
     }
   }
+}
+
+TEST(LlamaVocab, NobodysTextIsNotTokenizedToItsEnd) {
+  const Library library = load_vocabulary();
+  ASSERT_TRUE(library);
+  const auto own = LlamaVocab::create(llama_model_get_vocab(library.get()), false).value();
+  std::stop_source end;
+  const EndableWork work(end.get_token());
+  EXPECT_TRUE(own->tokenize("once upon a time", false));
+  end.request_stop();
+  EXPECT_EQ(own->tokenize("once upon a time", false).error().code, ErrorCode::limit_wait);
+  const EndableWork other{std::stop_token()};
+  EXPECT_TRUE(own->tokenize("once upon a time", false));
 }
 
 }  // namespace

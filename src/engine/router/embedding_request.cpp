@@ -193,7 +193,8 @@ Task<Expected<Result>> EmbeddingRequests::compute_in_lane(InFlight& request, Cal
   const ServedModel& served = *request.lease;
   auto prepared = co_await parts_.work.run(
       parts_.tasks, TenantId{request.flow.tenant}, bytes_to_prepare(call),
-      [embedder = served.embedder, encoder = served.image_encoder, call] { return prepare(*embedder, encoder.get(), call); });
+      [embedder = served.embedder, encoder = served.image_encoder, call] { return prepare(*embedder, encoder.get(), call); },
+      request.end.get_token());
   if (!prepared) co_return prepared.error();
   const TextOptions& options = call.options;
   if (options.share) {

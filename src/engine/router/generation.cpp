@@ -335,15 +335,14 @@ Task<Expected<std::int32_t>> Generations::count_tokens(TenantId tenant, Generate
   empty.created_s = parts_.clock.unix_s();
   const std::size_t bytes = memory_of(call);
   co_return co_await parts_.work.run(
-      parts_.tasks, std::move(tenant), bytes,
-      [lease = lease->share(), end = std::move(end), empty = std::move(empty), input = std::move(call.input),
-       chat = std::move(call.options.chat),
+      parts_.tasks, TenantId{tenant}, bytes,
+      [lease = lease->share(), empty = std::move(empty), input = std::move(call.input), chat = std::move(call.options.chat),
        replies = chat::OwnReplies{.all = written_, .tenant = tenant}]() -> Expected<std::int32_t> {
-        if (end.stop_requested()) return fail(ErrorCode::limit_wait, "the request has ended");
         const auto written = append_to_record(*lease->chat, empty, input, &chat, replies);
         if (!written) return std::unexpected(written.error());
         return static_cast<std::int32_t>(written->pending.size());
-      });
+      },
+      std::move(end));
 }
 
 // --- One-shot requests
@@ -486,11 +485,10 @@ Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, co
   const std::size_t bytes = memory_of(call) + (reads_all ? text_bytes(*record) : 0);
   co_return co_await parts_.work.run(
       parts_.tasks, TenantId{request.flow.tenant}, bytes,
-      [lease = request.lease.share(), end = request.end.get_token(), record, is_unchanged,
-       input = std::exchange(call.input, {}), options = call.options, response = call.response, regenerate = call.regenerate,
+      [lease = request.lease.share(), record, is_unchanged, input = std::exchange(call.input, {}), options = call.options,
+       response = call.response, regenerate = call.regenerate,
        replies = chat::OwnReplies{.all = written_, .tenant = {request.flow.tenant}},
        now_s = parts_.clock.unix_s()]() -> Expected<Prepared> {
-        if (end.stop_requested()) return fail(ErrorCode::limit_wait, "the request has ended");
         const chat::ChatFormat& format = *lease->chat;
         auto grammars = lease->grammars->compile(format.chosen(options.chat), options);
         if (!grammars) return std::unexpected(grammars.error());
@@ -521,7 +519,8 @@ Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, co
                         .record = std::make_shared<const kv::SessionRecord>(std::move(*next)),
                         .begun = std::move(begun),
                         .outline = std::move(outline)};
-      });
+      },
+      request.end.get_token());
 }
 
 void Generations::watch(InFlight& request, const kv::SessionRecord& record, const PromptOutline& outline,

@@ -233,7 +233,8 @@ Task<Expected<PictureReceipt>> PictureRequests::draw_in_lane(InFlight& request, 
   auto input = co_await parts_.work.run(
       parts_.tasks, TenantId{request.flow.tenant}, bytes,
       [model = served.picture_model, asked = Asked{call.caption, call.negative_caption, std::exchange(call.begin, {})},
-       fit = *fit, decode = decode_] { return read_input(*model, asked, fit, decode); });
+       fit = *fit, decode = decode_] { return read_input(*model, asked, fit, decode); },
+      request.end.get_token());
   if (!input) co_return input.error();
   const float guidance = options.guidance.value_or(facts.defaults.guidance);
   // Programs send a sampler to every model: one that has no choice draws as it does.
