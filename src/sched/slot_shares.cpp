@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-
 namespace uma::sched {
 namespace {
 
@@ -17,71 +15,72 @@ std::size_t excess(std::size_t wanted, std::size_t had) {
 
 }  // namespace
 
-void SlotShares::Tenant::note(TimePoint now) {
-  peak_before = period_of(now) == period ? peak_before : period_of(now) == period + 1 ? peak : open;
-  peak = period_of(now) == period ? std::max(peak, open) : open;
-  period = period_of(now);
-  seen = now;
+void SlotShares::Tenant::note(std::size_t runs, TimePoint now) {
+  const std::int64_t passed = period_of(now) - period;
+  if (passed > 0) {
+    peak_before = passed == 1 ? peak : running;
+    peak = running;
+    period += passed;
+  }
+  running = runs;
+  peak = std::max(peak, runs);
 }
 
 std::size_t SlotShares::Tenant::peak_lately(TimePoint now) const {
-  const std::int64_t periods = period_of(now) - period;
-  return periods == 0 ? std::max(peak, peak_before) : periods == 1 ? std::max(peak, open) : open;
+  const std::int64_t passed = period_of(now) - period;
+  return passed <= 0 ? std::max(peak, peak_before) : passed == 1 ? peak : running;
 }
 
-void SlotShares::enter(const std::string& tenant, TimePoint now) {
-  Tenant& entered = tenants_[tenant];
-  entered.note(now);  // What was open until now belongs to the time before.
-  ++entered.open;
-  entered.note(now);
-  if (tenants_.size() > kTenantsMax) forget_oldest();
+void SlotShares::note(const Uses& uses, TimePoint now) {
+  for (auto& [name, tenant] : tenants_) {
+    if (!uses.contains(name)) tenant.note(0, now);
+  }
+  for (const auto& [name, use] : uses) {
+    Tenant& tenant = tenants_[name];
+    tenant.note(use.running, now);
+    tenant.seen = now;
+  }
+  while (tenants_.size() > kTenantsMax) {
+    tenants_.erase(std::ranges::min_element(tenants_, {}, [](const auto& entry) { return entry.second.seen; }));
+  }
 }
 
-void SlotShares::leave(const std::string& tenant, TimePoint now) {
-  Tenant& left = tenants_.at(tenant);
-  UMA_CHECK(left.open > 0);
-  left.note(now);
-  --left.open;
-}
-
-void SlotShares::forget_oldest() {
-  const auto oldest = std::ranges::min_element(
-      tenants_, {}, [](const auto& entry) { return entry.second.open > 0 ? kNever : entry.second.seen; });
-  if (oldest->second.open == 0) tenants_.erase(oldest);
-}
-
-bool SlotShares::may_take(const std::string& tenant, const Uses& uses, std::size_t slots, TimePoint now) const {
+std::size_t SlotShares::slots_left(const std::string& tenant, const Uses& uses, std::size_t slots, TimePoint now) const {
   const auto use_of = [&](const std::string& name) {
     const auto found = uses.find(name);
     return found == uses.end() ? Use{} : found->second;
   };
+  std::size_t used = 0;
+  for (const auto& [name, use] : uses) used += use.running;
+  const std::size_t free = excess(slots, used);
   std::size_t sharers = 1;
   bool is_one_absent = false;
   for (const auto& [name, other] : tenants_) {
     if (name == tenant) continue;
-    const bool asked_lately = other.peak_lately(now) > 0;
-    sharers += asked_lately ? 1 : 0;
-    is_one_absent |= !asked_lately && now < other.seen + kRemembered && slots >= kSlotsForAbsent;
+    const bool uses_slots = other.peak_lately(now) > 0 || use_of(name).ready > 0;
+    sharers += uses_slots ? 1 : 0;
+    is_one_absent |= !uses_slots && now < other.seen + kRemembered && slots >= kSlotsForAbsent;
   }
   const std::size_t shared = slots - (is_one_absent ? 1 : 0);
   const std::size_t least = std::max<std::size_t>(1, shared / sharers);
   const std::size_t most = (shared + sharers - 1) / sharers;
-  if (use_of(tenant).running < least) return true;
-  std::size_t free = slots;
-  for (const auto& [name, use] : uses) free -= use.running;
-  std::size_t kept = 0;
+  std::size_t kept_for_ready = 0;
   std::size_t kept_for_absent = is_one_absent ? 1 : 0;
   for (const auto& [name, other] : tenants_) {
     if (name == tenant) continue;
-    const std::size_t peak = other.peak_lately(now);
     const Use use = use_of(name);
-    // What is left over by dividing is not kept for who waits for it: whose turn it is decides.
-    const std::size_t missing =
-        std::max(excess(std::min(peak, least), use.running), excess(std::min(peak, most), use.running + use.ready));
-    (other.open > 0 ? kept : kept_for_absent) += missing;
+    const std::size_t has = use.running + use.stuck;
+    const std::size_t peak = other.peak_lately(now);
+    const std::size_t wanted = std::max(peak, has + use.ready);
+    // What is left over by dividing is not kept for those who wait for it: FairShare decides who gets it.
+    const std::size_t missing = std::max(excess(std::min(wanted, least), has), excess(std::min(peak, most), has + use.ready));
+    const std::size_t comes_now = std::min(missing, use.ready);
+    kept_for_ready += comes_now;
+    kept_for_absent += missing - comes_now;
   }
-  // Many who ask now and then do not all come at once.
-  return free > kept + std::min(kept_for_absent, slots / 2);
+  // Those who ask now and then do not all come at once.
+  const std::size_t kept = kept_for_ready + std::min(kept_for_absent, slots < kSlotsForAbsent ? 0 : slots / 2);
+  return std::min(free, std::max(excess(least, use_of(tenant).running), excess(free, kept)));
 }
 
 }  // namespace uma::sched

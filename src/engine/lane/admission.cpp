@@ -34,6 +34,11 @@ double waited_ms_per_token(const Sequence& sequence, TimePoint now) {
   return to_ms(now - sequence.times.waits_since) / (std::min(sequence.tokens_to_compute, kLongPrompt) + kReplyTokens);
 }
 
+// Background sequences give way, and those that were placed before go on.
+bool needs_share(const Sequence& sequence) {
+  return !sequence.job.is_background && !sequence.was_placed();
+}
+
 std::int32_t tokens_left(const Sequence& sequence, std::int32_t reused) {
   return sequence.prompt_tokens - std::min(sequence.prompt_tokens, reused);
 }
@@ -106,25 +111,29 @@ double Admission::estimated_wait_ms(std::int64_t position) const {
 
 void Admission::admit(TimePoint now) {
   eviction_.begin_admission();
-  std::vector<RequestId> overtaken;
-  while (Sequence* next = next_waiting(now, overtaken)) {
+  if (parts_.sequences.is_reordered()) parts_.slot_shares.note(uses_of_slots({}), now);
+  Passed passed;
+  while (Sequence* next = next_waiting(now, passed)) {
     Outcome outcome = Outcome::ended;
-    ends_.contain(*next, [&] { outcome = try_to_place(*next, now); });
+    ends_.contain(*next, [&] { outcome = try_to_place(*next, passed, now); });
     if (outcome == Outcome::holds_back) break;
     if (outcome == Outcome::placed) eviction_.end_wait();
+    if (outcome == Outcome::no_share) passed.tenants.push_back(next->job.flow.tenant);
     if (outcome == Outcome::overtaken) {
-      if (overtaken.size() == kOvertakenMax) break;
-      overtaken.push_back(next->job.id);
+      if (passed.overtaken.size() == kOvertakenMax) break;
+      passed.overtaken.push_back(next->job.id);
     }
     if (outcome != Outcome::no_slot) continue;
     const bool takes_slot = !eviction_.is_waiting() && !next->job.is_background;
     if (!takes_slot || !preemption_.swap_out_background(next->job.id, now)) break;
   }
   if (!eviction_.is_waiting()) eviction_.end_wait();
-  if (parts_.sequences.take_reordered()) report_positions(now);
+  if (!parts_.sequences.take_reordered()) return;
+  parts_.slot_shares.note(uses_of_slots({}), now);
+  report_positions(now);
 }
 
-Admission::Outcome Admission::try_to_place(Sequence& next, TimePoint now) {
+Admission::Outcome Admission::try_to_place(Sequence& next, const Passed& passed, TimePoint now) {
   shifter_.shorten(next);
   if (next.is_finished()) return Outcome::ended;
   const PrefixHit hit = finder_.find(next);
@@ -142,7 +151,9 @@ Admission::Outcome Admission::try_to_place(Sequence& next, TimePoint now) {
     next.tokens_to_compute = tokens_left(next, static_cast<std::int32_t>(shared));
     return Outcome::waits;
   }
-  if (leaves_last_slot(next, hit, tokens, now)) return Outcome::overtaken;
+  const std::size_t left = slots_left(next, passed, now);
+  if (left == 0 && needs_share(next)) return Outcome::no_share;
+  if (leaves_last_slot(next, hit, tokens, left, now)) return Outcome::overtaken;
   const bool was_urgent = is_urgent(next, now);
   if (const std::int64_t missing = placement_.cells_missing(next, hit); missing > 0) {
     next.times.lacks_cells_since = std::min(next.times.lacks_cells_since, now);
@@ -153,16 +164,18 @@ Admission::Outcome Admission::try_to_place(Sequence& next, TimePoint now) {
     }
   }
   if (!placement_.place(next, hit, now)) return Outcome::no_slot;
-  if (was_urgent) next.times.keeps_until = now + from_ms(kKeepsMs);
+  const bool takes_kept_slot = left == 0;  // It gives way to those for whom the slot was kept.
+  if (was_urgent && !takes_kept_slot) next.times.keeps_until = now + from_ms(kKeepsMs);
   next.times.lacks_cells_since = kNever;
   return Outcome::placed;
 }
 
 // A prompt that would only wait in the prefill lane, for a shorter one, leaves the last slot to those that need not. A limit of
 // time or a slot of its own is not kept waiting.
-bool Admission::leaves_last_slot(const Sequence& next, const PrefixHit& hit, std::int32_t tokens, TimePoint now) const {
+bool Admission::leaves_last_slot(const Sequence& next, const PrefixHit& hit, std::int32_t tokens, std::size_t left,
+                                 TimePoint now) const {
   const std::size_t free = parts_.slots.size() - static_cast<std::size_t>(parts_.slots.running());
-  if (free != 1 || parts_.slots.size() == 1 || tokens <= sched::kFastChunk) return false;
+  if (std::min(free, left) != 1 || parts_.slots.size() == 1 || tokens <= sched::kFastChunk) return false;
   const bool has_limit = next.job.deadline != kNever || next.job.target_ttft_ms > 0 || is_overdue(next, now);
   const bool has_own = parts_.slots.find_of(next.job.session).has_value() || hit.kind == PrefixHit::Kind::slot;
   if (next.was_placed() || has_limit || has_own) return false;
@@ -175,19 +188,14 @@ bool Admission::leaves_last_slot(const Sequence& next, const PrefixHit& hit, std
   return waits;
 }
 
-Sequence* Admission::next_waiting(TimePoint now, std::span<const RequestId> overtaken) const {
+Sequence* Admission::next_waiting(TimePoint now, const Passed& passed) const {
   Sequence* first = nullptr;
   Order least;
-  std::optional<sched::SlotShares::Uses> uses;
-  const auto may_take_slot = [&](const Sequence& sequence) {
-    if (!parts_.slot_shares.are_many() || sequence.job.is_background || sequence.was_placed()) return true;
-    if (!uses) uses = uses_of_slots(overtaken);
-    return parts_.slot_shares.may_take(sequence.job.flow.tenant, *uses, parts_.slots.size(), now);
-  };
   for (const SequencePtr& sequence : parts_.sequences) {
-    if (!is_ready(*sequence, overtaken)) continue;
+    if (!is_ready(*sequence, passed.overtaken)) continue;
+    if (needs_share(*sequence) && std::ranges::contains(passed.tenants, sequence->job.flow.tenant)) continue;
     const Order order = order_of(*sequence, now);
-    if ((first != nullptr && least <= order) || !may_take_slot(*sequence)) continue;
+    if (first != nullptr && least <= order) continue;
     first = sequence.get();
     least = order;
   }
@@ -200,16 +208,24 @@ bool Admission::is_ready(Sequence& sequence, std::span<const RequestId> overtake
          !std::ranges::contains(overtaken, sequence.job.id);
 }
 
-// Of interactive sequences.
+// Of interactive sequences. Those that were swapped out go on as soon as they can, and count as running.
 sched::SlotShares::Uses Admission::uses_of_slots(std::span<const RequestId> overtaken) const {
   sched::SlotShares::Uses uses;
   for (const SequencePtr& sequence : parts_.sequences) {
-    if (sequence->job.is_background) continue;
+    if (sequence->job.is_background || sequence->is_finished()) continue;
     sched::SlotShares::Use& use = uses[sequence->job.flow.tenant];
-    use.running += sequence->is_running() ? 1 : 0;
-    use.ready += is_ready(*sequence, overtaken) ? 1 : 0;
+    const bool runs = sequence->is_running() || sequence->was_placed();
+    use.running += runs ? 1 : 0;
+    use.ready += !runs && is_ready(*sequence, overtaken) ? 1 : 0;
+    use.stuck += !runs && std::ranges::contains(overtaken, sequence->job.id) ? 1 : 0;
   }
   return uses;
+}
+
+// The number of slots that the sequence's tenant may take.
+std::size_t Admission::slots_left(const Sequence& next, const Passed& passed, TimePoint now) const {
+  if (parts_.slot_shares.tenants() <= 1) return parts_.slots.size();
+  return parts_.slot_shares.slots_left(next.job.flow.tenant, uses_of_slots(passed.overtaken), parts_.slots.size(), now);
 }
 
 Admission::Order Admission::order_of(const Sequence& sequence, TimePoint now) const {

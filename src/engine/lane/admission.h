@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -45,9 +46,8 @@ class Admission {
   // sequential the first to come. The first that does not get a slot blocks all behind it. One that lacks cells is overtaken by
   // those that fit, for kTurnMs; then it is the first, and generating sequences are swapped out for it, which get their turn
   // again in the same way. It is overtaken for longer while it waits for another's turn to end. A background sequence is
-  // swapped out for an interactive one at once. While the prefill lane computes, long prompts leave one slot to short ones.
-  // Those of a tenant that has its share of the slots are passed over while the free ones are kept for others
-  // (sched::SlotShares).
+  // swapped out for an interactive one at once. While the prefill lane computes, long prompts leave one slot to short ones. A
+  // tenant that has its share of the slots is passed over while the free ones are kept for others (sched::SlotShares).
   void admit(TimePoint now);
   // The first `count` waiting sequences in the order in which they are to be placed, as of now.
   [[nodiscard]] std::vector<const Sequence*> first_waiting(std::size_t count, TimePoint now) const;
@@ -56,18 +56,26 @@ class Admission {
 
  private:
   // `waits`: for a state that is being read or a prompt that is being computed; `overtaken`: it lacks cells or leaves the last
-  // slot, and those behind it may go first; `holds_back`: they wait, too; `ended`: without having been placed.
-  enum class Outcome : std::uint8_t { placed, waits, holds_back, no_slot, overtaken, ended };
+  // slot, and those behind it may go first; `no_share`: those of other tenants may; `holds_back`: they wait, too; `ended`:
+  // without having been placed.
+  enum class Outcome : std::uint8_t { placed, waits, holds_back, no_slot, no_share, overtaken, ended };
+  // What a round of admission has passed over.
+  struct Passed {
+    std::vector<RequestId> overtaken;
+    std::vector<std::string> tenants;  // Those without a share in the free slots.
+  };
   // The smallest goes first.
   using Order = std::tuple<bool, TimePoint, bool, sched::FairShare::Rank, double>;
 
-  [[nodiscard]] Outcome try_to_place(Sequence& next, TimePoint now);
-  [[nodiscard]] Sequence* next_waiting(TimePoint now, std::span<const RequestId> overtaken) const;
+  [[nodiscard]] Outcome try_to_place(Sequence& next, const Passed& passed, TimePoint now);
+  [[nodiscard]] Sequence* next_waiting(TimePoint now, const Passed& passed) const;
   [[nodiscard]] Order order_of(const Sequence& sequence, TimePoint now) const;
   [[nodiscard]] bool waits_for_another(Sequence& sequence) const;
   [[nodiscard]] bool is_ready(Sequence& sequence, std::span<const RequestId> overtaken) const;
   [[nodiscard]] sched::SlotShares::Uses uses_of_slots(std::span<const RequestId> overtaken) const;
-  [[nodiscard]] bool leaves_last_slot(const Sequence& next, const PrefixHit& hit, std::int32_t tokens, TimePoint now) const;
+  [[nodiscard]] std::size_t slots_left(const Sequence& next, const Passed& passed, TimePoint now) const;
+  [[nodiscard]] bool leaves_last_slot(const Sequence& next, const PrefixHit& hit, std::int32_t tokens, std::size_t left,
+                                      TimePoint now) const;
   // The waiting sequences in the order in which they are to be placed.
   [[nodiscard]] std::vector<std::pair<Order, Sequence*>> sorted_queue(TimePoint now) const;
   void begin_fetch(Sequence& sequence, const PrefixHit& hit);

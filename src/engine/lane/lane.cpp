@@ -265,7 +265,6 @@ void Lane::add_sequence(GenerationJob job) {
   stats_->requests_total.add();
   if (!sequence->job.adapters.is_empty()) stats_->adapter_requests_total.add();
   shares_.enter(sequence->job.flow);
-  if (!sequence->job.is_background) slot_shares_.enter(sequence->job.flow.tenant, clock_.now());
   sequences_.add(std::move(sequence));
   sequences_.set_reordered();
 }

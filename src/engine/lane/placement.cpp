@@ -87,7 +87,7 @@ bool Placement::place(Sequence& sequence, PrefixHit hit, TimePoint now) {
   const bool had_tokens = !slot.is_empty() && slot.owner.session == sequence.job.session;
   if (!parts_.slots.cut(*index, hit.is_slot(*index) ? static_cast<std::size_t>(hit.tokens_count) : 0)) hit = {};
   if (!free_cells(sequence, *index, hit)) return false;
-  enter_slot(sequence, *index, hit.tokens_count);
+  enter_slot(sequence, *index);
   fill_slot(sequence, hit);
   if (kv::StateStore* store = parts_.options.store) {
     const StateSize size = state_size(parts_.shape(), size_of(sequence.chain));
@@ -95,6 +95,7 @@ bool Placement::place(Sequence& sequence, PrefixHit hit, TimePoint now) {
   }
   if (!sequence.was_placed()) {
     write_receipt(sequence, hit, had_tokens);
+    parts_.charge(sequence, std::max(1, sequence.usage.recomputed_tokens));
     sequence.times.first_placed = now;
   }
   sequence.resume.snapshot.reset();
@@ -106,7 +107,7 @@ bool Placement::place(Sequence& sequence, PrefixHit hit, TimePoint now) {
   return true;
 }
 
-void Placement::enter_slot(Sequence& sequence, std::size_t index, std::int32_t reused) {
+void Placement::enter_slot(Sequence& sequence, std::size_t index) {
   parts_.slots.claim(index,
                      {.tenant = TenantId{sequence.job.flow.tenant},
                       .session = sequence.job.session,
@@ -115,7 +116,6 @@ void Placement::enter_slot(Sequence& sequence, std::size_t index, std::int32_t r
                      sequence.job.is_ephemeral, sequence.job.adapters);
   parts_.slots.set_agent(index, sequence.job.agent, parts_.clock.now());
   parts_.sequences.set_reordered();
-  if (!sequence.was_placed()) parts_.charge(sequence, std::max<std::int64_t>(1, size_of(sequence.chain) - reused));
   sequence.state = Sequence::State::running;
   sequence.slot = index;
   parts_.stats.queue_depth.add(-1);

@@ -31,7 +31,7 @@ class Placement {
   [[nodiscard]] std::optional<std::size_t> choose_slot(const Sequence& sequence, const PrefixHit& hit);
   [[nodiscard]] bool free_cells(const Sequence& sequence, std::size_t index, PrefixHit& hit);
   [[nodiscard]] std::int64_t cells_needed(const Sequence& sequence, std::size_t index, const PrefixHit& hit) const;
-  void enter_slot(Sequence& sequence, std::size_t index, std::int32_t reused);
+  void enter_slot(Sequence& sequence, std::size_t index);
   void fill_slot(Sequence& sequence, const PrefixHit& hit);
   void copy_slot(std::size_t from, std::size_t to, std::size_t count, bool is_one_shot);
   void write_receipt(Sequence& sequence, const PrefixHit& hit, bool had_tokens);

@@ -191,6 +191,7 @@ class SequenceList {
 
   // The positions of waiting sequences have changed.
   void set_reordered() { is_reordered_ = true; }
+  [[nodiscard]] bool is_reordered() const { return is_reordered_; }
   [[nodiscard]] bool take_reordered() { return std::exchange(is_reordered_, false); }
 
  private:

@@ -46,7 +46,6 @@ void SequenceEnds::finish(Sequence& sequence, FinishReason reason, std::optional
   sequence.state = Sequence::State::finished;
   record_stages(sequence, parts_.clock.now());
   parts_.shares.leave(sequence.job.flow);
-  if (!sequence.job.is_background) parts_.slot_shares.leave(sequence.job.flow.tenant, parts_.clock.now());
   parts_.sequences.set_reordered();
   if (error) parts_.stats.requests_failed_total.add();
   // Published before the result, because the session's next request looks for the lane that holds it.
