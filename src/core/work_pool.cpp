@@ -10,9 +10,11 @@
 namespace uma {
 namespace {
 
-constexpr double kRecentMs = 1000;  // How fast a tenant's recent CPU time decays.
-constexpr double kMuchMs = 100;     // More than that in about a second is much.
-constexpr double kForgottenMs = 1;
+constexpr double kRecentMs = 1000;                                // How fast a tenant's recent CPU time decays.
+constexpr double kMuchMs = 100;                                   // More than that in about a second is much,
+constexpr double kMuchMore = 2;                                   // if it is so many times what another tenant used.
+constexpr Duration kAsksFor = std::chrono::seconds(10);           // So long after a job its tenant counts as one that asks.
+constexpr Duration kLooksAgain = std::chrono::milliseconds(100);  // What was much decays.
 
 }  // namespace
 
@@ -31,10 +33,19 @@ void WorkPool::add(TenantId tenant, Kind kind, std::size_t bytes, Job job) {
     const MutexLock lock(mutex_);
     if (closed_) return;
     Tenant& own = tenants_[std::move(tenant)];
+    own.asked_at = now();
     if (own.is_idle()) own.used = std::max(own.used, least_used_);
     own.jobs[kind].push_back({.order = posted_++, .bytes = bytes, .job = std::move(job)});
+    wake();
   }
-  ready_.notify_all();  // Not each thread may run it.
+}
+
+// One thread of each kind that may run a job; it wakes the next one when it begins.
+void WorkPool::wake() {
+  if (closed_) return wake_all();
+  for (const Threads threads : {Threads::texts, Threads::files, Threads::patient, Threads::all}) {
+    if (next(threads).tenant != tenants_.end()) ready_[static_cast<std::size_t>(threads)].notify_one();
+  }
 }
 
 void WorkPool::close() {
@@ -42,13 +53,25 @@ void WorkPool::close() {
     const MutexLock lock(mutex_);
     closed_ = true;
   }
-  ready_.notify_all();
+  wake_all();
 }
 
-WorkPool::Threads WorkPool::threads_for(const Tenant& tenant, Kind kind, TimePoint now) const {
+void WorkPool::wake_all() {
+  for (CondVar& ready : ready_) ready.notify_all();
+}
+
+WorkPool::Threads WorkPool::threads_for(const TenantId& id, const Tenant& tenant, Kind kind, TimePoint now) const {
   if (kind == kFile) return Threads::files;
-  const bool is_patient = tenant.jobs[kind].front().bytes >= kHugeBytes || tenant.recent(now) > kMuchMs;
-  return is_patient ? Threads::patient : Threads::texts;
+  const bool is_huge = tenant.jobs[kind].front().bytes >= kHugeBytes;
+  return is_huge || uses_much(id, tenant, now) ? Threads::patient : Threads::texts;
+}
+
+bool WorkPool::uses_much(const TenantId& id, const Tenant& tenant, TimePoint now) const {
+  const double used = tenant.recent(now);
+  if (used <= kMuchMs) return false;
+  return std::ranges::any_of(tenants_, [&](const auto& other) {
+    return other.first != id && now < other.second.asked_at + kAsksFor && other.second.recent(now) * kMuchMore < used;
+  });
 }
 
 bool WorkPool::is_free(Threads threads, Kind kind) const {
@@ -65,7 +88,7 @@ WorkPool::Next WorkPool::next(Threads threads) {
     const Tenant& tenant = at->second;
     for (const Kind kind : {kShort, kLong, kFile}) {
       if (tenant.jobs[kind].empty() || tenant.runs[kind]) continue;
-      const Threads wanted = threads_for(tenant, kind, at_now);
+      const Threads wanted = threads_for(at->first, tenant, kind, at_now);
       if ((threads != Threads::all && threads != wanted) || !is_free(wanted, kind)) continue;
       const std::tuple own(tenant.used, tenant.jobs[kind].front().order);
       if (best.tenant != tenants_.end() && least <= own) continue;
@@ -89,10 +112,12 @@ bool WorkPool::step(Threads threads) {
     tenant.runs[chosen.kind] = true;
     least_used_ = std::max(least_used_, tenant.used);
     // A tenant that used more stays known, so that jobs that come one by one have no more time than jobs that wait.
-    std::erase_if(tenants_, [least = least_used_, at_now = now()](const auto& each) {
-      return each.second.is_idle() && each.second.used <= least && each.second.recent(at_now) < kForgottenMs;
+    const Duration patience = cpu_time_ == nullptr ? Duration() : kAsksFor;
+    std::erase_if(tenants_, [least = least_used_, at_now = now(), patience](const auto& each) {
+      return each.second.is_idle() && each.second.used <= least && at_now >= each.second.asked_at + patience;
     });
     ++count(chosen);
+    wake();
   }
   const auto time = [this, is_file = chosen.kind == kFile] {
     if (cpu_time_ == nullptr) return Duration();
@@ -105,8 +130,8 @@ bool WorkPool::step(Threads threads) {
   {
     const MutexLock lock(mutex_);
     end(chosen, used);
+    wake();
   }
-  ready_.notify_all();
   return true;
 }
 
@@ -126,8 +151,14 @@ bool WorkPool::wait(Threads threads) {
   const MutexLock lock(mutex_);
   const auto waits = [](const auto& each) { return each.second.waits(); };
   while (next(threads).tenant == tenants_.end()) {
-    if (closed_ && std::ranges::none_of(tenants_, waits)) return false;
-    ready_.wait(mutex_);
+    const bool someone_waits = std::ranges::any_of(tenants_, waits);
+    if (closed_ && !someone_waits) return false;
+    CondVar& ready = ready_[static_cast<std::size_t>(threads)];
+    if (someone_waits) {
+      ready.wait_until(mutex_, SteadyClock().now() + kLooksAgain);
+    } else {
+      ready.wait(mutex_);
+    }
   }
   return true;
 }

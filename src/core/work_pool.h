@@ -27,8 +27,8 @@ namespace uma {
 // A pool of threads, which call step(): the engine owns them. The tenant whose jobs took the least CPU time lately goes first.
 // At most one job with a short text, one with a long text and one that reads a file of a tenant run at a time, each kind in the
 // order of arrival. Long ones leave a thread to the short ones, and files, which other processes decode, have threads beside
-// them. Huge texts, and the texts of a tenant that has used much CPU time in the last second, run on threads of a lower
-// priority, which take only the time that nobody else wants. So one tenant's jobs delay only its own.
+// them. Huge texts, and those of a tenant that has used much more CPU time in the last second than another that asks, run on
+// threads of a lower priority, which take only the time that nobody else wants. So one tenant's jobs delay only its own.
 class WorkPool {
  public:
   using Job = MoveOnlyFunction<void()>;
@@ -88,13 +88,14 @@ class WorkPool {
     std::size_t bytes = 0;
     Job job;
   };
-  // Exists while it has jobs, or has used more than others.
+  // Exists while it has jobs or has used more than others, and for a while after its last job.
   struct Tenant {
     std::array<std::deque<Waiting>, kKinds> jobs{};  // Of each kind.
     std::array<bool, kKinds> runs{};
     Duration used{};       // CPU time; not less than `least_used_` when its jobs began to wait.
     double recent_ms = 0;  // CPU time, as of `recent_at`; it decays.
     TimePoint recent_at{};
+    TimePoint asked_at{};  // When its last job came.
 
     [[nodiscard]] bool waits() const {
       return std::ranges::any_of(jobs, [](const std::deque<Waiting>& each) { return !each.empty(); });
@@ -119,7 +120,11 @@ class WorkPool {
   }
   void add(TenantId tenant, Kind kind, std::size_t bytes, Job job);
   [[nodiscard]] Next next(Threads threads) REQUIRES_LOCK(mutex_);
-  [[nodiscard]] Threads threads_for(const Tenant& tenant, Kind kind, TimePoint now) const REQUIRES_LOCK(mutex_);
+  [[nodiscard]] Threads threads_for(const TenantId& id, const Tenant& tenant, Kind kind, TimePoint now) const
+      REQUIRES_LOCK(mutex_);
+  [[nodiscard]] bool uses_much(const TenantId& id, const Tenant& tenant, TimePoint now) const REQUIRES_LOCK(mutex_);
+  void wake() REQUIRES_LOCK(mutex_);
+  void wake_all();
   [[nodiscard]] bool is_free(Threads threads, Kind kind) const REQUIRES_LOCK(mutex_);
   [[nodiscard]] TimePoint now() const { return cpu_time_ == nullptr ? TimePoint() : SteadyClock().now(); }
   [[nodiscard]] int& count(const Next& of) REQUIRES_LOCK(mutex_) {
@@ -130,7 +135,7 @@ class WorkPool {
   const int threads_;
   const CpuTime cpu_time_;
   Mutex mutex_;
-  CondVar ready_;
+  std::array<CondVar, 4> ready_;  // For each kind of threads: there is a job for them.
   std::map<TenantId, Tenant> tenants_ GUARDED_BY(mutex_);
   std::uint64_t posted_ GUARDED_BY(mutex_) = 0;
   std::array<int, kKinds> running_ GUARDED_BY(mutex_){};  // Without the patient ones.

@@ -98,6 +98,18 @@ TEST_F(WorkPoolTest, PatientThreadsRunHugeTextsAndThoseOfWhoUsedMuchTime) {
   EXPECT_EQ(ran_, "sfHba");
 }
 
+TEST_F(WorkPoolTest, WhoIsAloneNeedsNoPatience) {
+  pool_.post(TenantId{"a"}, 1, [] {
+    const Duration until = thread_cpu_time() + std::chrono::milliseconds(200);
+    while (thread_cpu_time() < until) {
+    }
+  });
+  EXPECT_TRUE(pool_.step(WorkPool::Threads::texts));
+  post("a", 1, "a");
+  EXPECT_TRUE(pool_.step(WorkPool::Threads::texts));
+  EXPECT_EQ(ran_, "a");
+}
+
 TEST_F(WorkPoolTest, WhoUsedTheLeastTimeGoesFirst) {
   pool_.post(TenantId{"a"}, 1, [] {
     const std::clock_t until = std::clock() + (CLOCKS_PER_SEC / 100);
