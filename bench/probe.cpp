@@ -107,7 +107,7 @@ class Context {
     llama_synchronize(context_.get());
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count();
   }
-  // The same, and drops the rows again.
+  // Computes the rows as run() does, and drops them again.
   double measure(std::int32_t threads, std::span<const Rows> all, bool all_logits) {
     const double ms = run(threads, all, all_logits);
     for (const Rows& rows : all) {

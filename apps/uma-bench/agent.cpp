@@ -158,7 +158,8 @@ class Replay {
     quiet_end_ms_ = run_.now_ms();
   }
 
-  // As long as an agent works. Turns at fixed times make servers of different speed generate the same number of tokens for it.
+  // The chat goes on as long as an agent works. Turns at fixed times make servers of different speed generate the same number
+  // of tokens for it.
   asio::awaitable<void> chat() {
     const std::chrono::duration<double, std::milli> interval(options_.chat_every_s * 1000);
     asio::steady_timer timer(co_await asio::this_coro::executor);

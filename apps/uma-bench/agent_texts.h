@@ -36,12 +36,12 @@ struct AgentOptions {
   bool restore_space = false;  // See ChatConversation.
 };
 
-// What one turn of an agent adds to its conversation.
+// The part of a conversation that one turn of an agent adds.
 struct AgentTurn {
   bool begins_task = false;
   std::string text;        // The user's text, or the tool's result.
   ToolCall call;           // The call that this result answers; empty if the turn begins a task.
-  std::string summarized;  // What a summary request beside this turn sends; empty: none.
+  std::string summarized;  // The text of a summary request beside this turn; empty: none.
 };
 
 struct AgentTexts {
@@ -49,7 +49,7 @@ struct AgentTexts {
   std::string tools;  // A JSON array.
   std::string title_system;
   std::string summary_system;
-  std::vector<std::vector<AgentTurn>> turns;  // Of each agent.
+  std::vector<std::vector<AgentTurn>> turns;  // Turns of each agent.
 };
 
 // `length` × `scale`, at least 1.

@@ -181,7 +181,7 @@ std::vector<Endpoint> endpoints_of(const Options& options) {
   return endpoints;
 }
 
-// What is wrong with the options; empty: nothing.
+// The mistake in the options; empty: none.
 std::string_view impossible_option(const Options& options, std::string_view scenario, std::size_t endpoints) {
   if (endpoints == 0 || (endpoints > 1 && scenario != "ipc_overhead")) {
     return "give one server: --socket PATH or --http HOST:PORT (ipc_overhead compares both)";

@@ -27,7 +27,7 @@ inline constexpr int kImageDeadlineMs = 60'000;
 
 enum class Media : std::uint8_t { image, audio };
 
-// What a user attaches to a message, by name: files, and URLs of images.
+// The attachments of a user's message, by name: files, and URLs of images.
 struct Attachments {
   std::vector<std::string> images{};
   std::vector<std::string> clips{};

@@ -18,13 +18,13 @@ namespace uma::cli {
 struct LaunchOptions {
   std::string agent;  // One of launch_agents().
   std::string model;  // Empty: the daemon's default.
-  std::string url;    // Of the daemon's HTTP; empty: the daemon is asked, since another user may hold the usual port.
-  std::string key;    // The API key; empty: none is needed.
+  std::string url;  // The address of the daemon's HTTP; empty: the daemon is asked, since another user may hold the usual port.
+  std::string key;  // The API key; empty: none is needed.
   bool only_prints = false;
   std::vector<std::string> arguments;  // For the agent.
 };
 
-// What the agent must know.
+// The facts that the agent must know.
 struct LaunchTarget {
   std::string url;
   std::string key;
@@ -42,7 +42,7 @@ struct LaunchPlan {
 [[nodiscard]] LaunchPlan plan_launch(std::string_view agent, const LaunchTarget& target);
 // The plan as lines for a shell.
 [[nodiscard]] std::string shell_text(const LaunchPlan& plan);
-// What is wrong with a window that is too small for an agent's first request; empty: nothing.
+// The warning about a window that is too small for an agent's first request; empty: none.
 [[nodiscard]] std::string window_warning(const LaunchTarget& target);
 
 // Shows what the agent gets on standard error, and becomes the agent, whose output may be read by a program. With

@@ -27,7 +27,7 @@ struct NewModel {
 [[nodiscard]] Result<std::string> without_model(const std::string& text, const std::string& name);
 
 using Edit = std::function<Result<std::string>(const std::string& text)>;
-// As uma::edit_file(); a missing file counts as empty. Messages begin with the path.
+// Edits the file with uma::edit_file(); a missing file counts as empty. Messages begin with the path.
 [[nodiscard]] Result<void> edit_file(const std::string& path, const Edit& edit);
 
 }  // namespace uma::cli

@@ -22,9 +22,9 @@ struct ProgressView {
 // Name, bar, percent, bytes, rate and time left, in at most `columns`. If space is short, the time left is dropped first, then
 // the rate, the bytes and the bar.
 [[nodiscard]] std::string bar_line(const ProgressView& view, std::size_t columns);
-// The same as one line of a log.
+// The progress as one line of a log.
 [[nodiscard]] std::string plain_line(const ProgressView& view);
-// The same for a program: {"name": "m.gguf", "done": 100, "total": 200}, without `total` if that is unknown.
+// The progress for a program: {"name": "m.gguf", "done": 100, "total": 200}, without `total` if that is unknown.
 [[nodiscard]] std::string json_line(const ProgressView& view);
 [[nodiscard]] std::string human_duration(double seconds);  // "0:07", "12:30", "1:02:03"
 

@@ -24,15 +24,15 @@ struct TerminalNames {
 
   [[nodiscard]] static TerminalNames of_environment();
 };
-// What the names say; none: they say nothing.
+// The protocol that the names indicate; none: they say nothing.
 [[nodiscard]] ImageProtocol protocol_by_names(const TerminalNames& names);
 // Whether a terminal's answer to ESC [ c names sixel graphics among what it can.
 [[nodiscard]] bool says_sixel(std::string_view answer);
 // Asks the terminal that the process is attached to, within `timeout_ms`.
 [[nodiscard]] bool terminal_says_sixel(int timeout_ms);
 
-// What shows the file in `columns` of the terminal; sixel takes the picture's own pixels, enlarged to at least `pixels_min`.
-// Nullopt: the file is no PNG picture that can be read.
+// The bytes that show the file in `columns` of the terminal; sixel takes the picture's own pixels, enlarged to at least
+// `pixels_min`. Nullopt: the file is no PNG picture that can be read.
 [[nodiscard]] std::optional<std::string> terminal_image(std::string_view png, ImageProtocol protocol, int columns,
                                                         std::uint32_t pixels_min);
 

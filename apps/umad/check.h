@@ -17,7 +17,7 @@ namespace uma::umad {
 // Prints what is well and what is not, and returns the exit status: 0 if there is no problem, else 1. Connects to the database,
 // opens the listeners' addresses for a moment, and changes no file.
 [[nodiscard]] int run_check(const Config& config);
-// The same for settings with mistakes.
+// Prints the mistakes of settings, and returns the exit status as run_check() does.
 [[nodiscard]] int report_mistakes(const Exit& mistakes, std::span<const std::string> arguments);
 
 // The registered models as other daemons compare them. Reads samples of the default model's file; of the others only the size.

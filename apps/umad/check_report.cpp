@@ -114,7 +114,7 @@ Finding judge_connections(const kv::DatabaseFacts& facts) {
                           facts.connections_left));
 }
 
-// What tells one model from another of the same name; nullopt: nothing does.
+// The difference between two models of the same name; nullopt: nothing tells them apart.
 std::optional<std::string> difference(const ComparedModel& one, const ComparedModel& other) {
   if (one.bytes == 0 || other.bytes == 0) return std::nullopt;
   if (one.bytes != other.bytes) return std::format("has {} bytes here and {} there", one.bytes, other.bytes);

@@ -1,4 +1,4 @@
-// What `umad check` says: findings in sentences, judged from facts. Pure.
+// The findings of `umad check`: sentences, judged from facts. Pure.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Finding {
 // A model as the daemons of a catalog compare it.
 struct ComparedModel {
   std::string name;
-  std::uint64_t bytes = 0;  // Of its first file; 0: it is not downloaded.
+  std::uint64_t bytes = 0;  // Size of its first file; 0: it is not downloaded.
   std::string identity;     // See llm::model_identity(); empty: it was not read.
   bool operator==(const ComparedModel&) const = default;
 };
@@ -38,7 +38,7 @@ struct OwnMember {
   std::string version;
   std::vector<ComparedModel> models{};
   bool is_running = false;         // A daemon uses the data folder now, so one living row may be its.
-  std::string dead_incarnation{};  // Of the run that used the data folder last; see run_identity.h.
+  std::string dead_incarnation{};  // The run that used the data folder last; see run_identity.h.
   std::string shared_states{};     // See shared_states_text().
 };
 

@@ -487,7 +487,7 @@ void make_reproducible(Config& config, std::vector<std::string>& problems) {
     refuse("works without flash attention: leave out kv.flash_attention: on");
   }
   if (config.kv_types.is_quantized()) refuse("needs kv.type: f16");
-  // What a GPU computes depends on the rows beside it (docs/DEVICES.md).
+  // The result of a row on a GPU depends on the rows beside it (docs/DEVICES.md).
   if (config.devices.are_named()) refuse("needs devices: none");
   config.devices.names.emplace();
   if (!config.draft_model.empty()) refuse("drafts tokens from the text only: leave out draft_model");

@@ -57,7 +57,7 @@ kv::StoreOptions store_options(const Config& config) {
           .day_bytes_max = config.day_bytes_max};
 }
 
-// What the projector of the configuration encodes. A file that cannot be read is reported by its load.
+// The media that the projector of the configuration encodes. A file that cannot be read is reported by its load.
 llm::Encoders default_encoders(const Config& config) {
   if (config.projector.empty()) return {};
   const auto path = find_named(config, config.projector);

@@ -1,5 +1,5 @@
-// What the configuration says about models: which one is the default, where its draft model and its projector are, and how it
-// computes on this machine.
+// The choices of the configuration about models: which one is the default, where its draft model and its projector are, and how
+// it computes on this machine.
 #pragma once
 
 #include <memory>

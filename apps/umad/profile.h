@@ -36,7 +36,7 @@ struct Profile {
 
 // <data_dir>/profiles/<model identity>-<CPU>-<cores>.yaml
 [[nodiscard]] std::string profile_path(const std::string& data_dir, const std::string& model_identity, const Machine& machine);
-// The same without its ending, for other files about this model and machine.
+// The profile's path without its ending, for other files about this model and machine.
 [[nodiscard]] std::string profile_stem(const std::string& data_dir, const std::string& model_identity, const Machine& machine);
 
 // Value names in the file, which equal those of the configuration.

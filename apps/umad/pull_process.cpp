@@ -30,8 +30,8 @@ constexpr std::size_t kLineBytesMax = 16'384;
 constexpr std::size_t kMessageBytesMax = 4'096;
 constexpr std::chrono::seconds kGrace{5};  // For a process that was asked to end.
 
-// What the process has told, from its lines: objects with progress or the path, and texts, of which the last is its error. An
-// error may have several lines, such as the files to choose from.
+// The output of the process, by lines: objects with progress or the path, and texts, of which the last is its error. An error
+// may have several lines, such as the files to choose from.
 class PullOutput {
  public:
   void read_from(int fd) {

@@ -33,7 +33,7 @@ namespace {
 constexpr rlim_t kCpuSecondsMax = 60;
 // Memory besides mapped files. A vocabulary of a million tokens takes 300 MiB.
 constexpr rlim_t kDataBytesMax = rlim_t{2} << 30;
-// The same for a projector, besides the file itself, which is not mapped: attention takes gigabytes at high resolutions.
+// Memory for trying a projector, besides the file itself, which is not mapped: attention takes gigabytes at high resolutions.
 constexpr rlim_t kEncodingBytesMax = rlim_t{4} << 30;
 constexpr Duration kPatience = std::chrono::minutes(10);
 
@@ -90,7 +90,7 @@ class Tail {
   std::string text_;
 };
 
-// What run_trial() has told the process to try. Requires: three arguments or five.
+// The file that run_trial() has told the process to try. Requires: three arguments or five.
 TrialFile file_of(const std::vector<std::string>& arguments) {
   using enum TrialFile::Kind;
   if (arguments.size() == 3) return {.model_path = arguments[2]};

@@ -14,7 +14,7 @@
 
 namespace uma::umad {
 
-// What all times of a file depend on.
+// The facts that all times of a file depend on.
 struct WidthsOrigin {
   std::string model_identity;  // llm::ModelFacts::identity
   Machine machine;

@@ -10,7 +10,7 @@ namespace uma {
 // path ends in " (deleted)" on Linux.
 [[nodiscard]] std::filesystem::path program_path();
 
-// What to start as another process of this very program. On Linux it is the same program even if its file was replaced.
+// The path to start as another process of this very program. On Linux it is the same program even if its file was replaced.
 [[nodiscard]] std::string same_program();
 
 }  // namespace uma

@@ -14,7 +14,7 @@ std::from_chars_result read_number(const char* begin, const char* end, Integer& 
   return std::from_chars(begin, end, value);
 }
 
-// The same by the C library, for tests. It copies the text.
+// The C library's reading of a number, with the same result as read_number(); declared for tests. It copies the text.
 std::from_chars_result read_number_by_c(const char* begin, const char* end, double& value);
 std::from_chars_result read_number_by_c(const char* begin, const char* end, float& value);
 

@@ -155,7 +155,7 @@ std::vector<ThreadTrace> read_trace(TimePoint since, std::size_t spans_max) {
     const auto first_kept = ends.end() - static_cast<std::ptrdiff_t>(spans_max);
     std::ranges::nth_element(ends, first_kept);
     const TimePoint kept_since = spans_max == 0 ? kNever : *first_kept;
-    // Of those that ended at this moment, as many as there is room for.
+    // The number of spans that ended at this very moment for which there is room.
     auto room =
         static_cast<std::ptrdiff_t>(spans_max) - std::ranges::count_if(ends, [&](TimePoint end) { return end > kept_since; });
     for (ThreadTrace& thread : threads) {
@@ -177,7 +177,7 @@ void TraceTail::read(const Visit& visit) {
   std::unordered_map<std::uint32_t, std::uint64_t> before = std::exchange(read_, {});  // Threads that are forgotten leave it.
   for (const SpanRingPtr& ring : span_rings().all()) {
     std::uint64_t& read = read_[ring->number()] = before[ring->number()];
-    // What is recorded meanwhile is for the next time, so that this ends.
+    // Spans that are recorded meanwhile are for the next call, so that this one ends.
     for (const std::uint64_t end = ring->recorded(); read < end;) {
       read = ring->read_on(read, piece_);
       for (const TraceSpan& span : piece_) visit(ring->name(), ring->owner(), span);

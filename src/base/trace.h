@@ -1,6 +1,6 @@
-// What the threads of this process did lately: spans of time with a few numbers, for a person who looks for the cause of a
-// delay. Each thread keeps its latest spans, so a trace can be read after something was slow. Thread-safe. Recording a span
-// takes well under a microsecond; a thread's memory grows to 0.9 MB.
+// The trace of this process's threads: what they did lately, as spans of time with a few numbers, for a person who looks for
+// the cause of a delay. Each thread keeps its latest spans, so a trace can be read after something was slow. Thread-safe.
+// Recording a span takes well under a microsecond; a thread's memory grows to 0.9 MB.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ struct TraceKind {
   static constexpr std::size_t kNumbers = 4;
 
   std::string_view name{};
-  std::array<std::string_view, kNumbers> numbers{};  // What the numbers of a span mean; empty: there are fewer.
+  std::array<std::string_view, kNumbers> numbers{};  // Meanings of a span's numbers; empty: there are fewer.
   bool is_of_request = false;  // A stage of the request that the first number is the id of. Stages of several requests overlap.
 };
 
@@ -35,8 +35,8 @@ struct TraceSpan {
   std::array<std::int64_t, TraceKind::kNumbers> numbers{};
 };
 
-// What the calling thread works for, such as the model of a lane: threads with equal names are told apart by it. Counts from
-// the thread's first span on, so it is set before.
+// The owner of the calling thread is what it works for, such as the model of a lane: threads with equal names are told apart by
+// it. Counts from the thread's first span on, so it is set before.
 void set_trace_owner(std::string owner);
 
 // The spans of a thread in the order in which they were recorded.

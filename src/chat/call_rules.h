@@ -72,7 +72,7 @@ class LooseRules {
   const std::string_view quote_;
   grammar::JsonRules& numbers_;
   std::string& gbnf_;
-  // Of the current arguments.
+  // State for the current arguments.
   std::string name_;
   const boost::json::value* root_ = nullptr;
   int rules_ = 0;

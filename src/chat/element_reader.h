@@ -39,7 +39,7 @@ class ElementReader final : public ArgumentReader {
   [[nodiscard]] Found next_mark(std::string_view text) const;
   // `blanks`: so many bytes at the begin of `text` are known to be whitespace.
   [[nodiscard]] End find_end(std::string_view text, std::size_t blanks) const;
-  // The same, by its own mark alone.
+  // The end of the value by its own mark alone; `blanks` as for find_end().
   [[nodiscard]] End find_close(std::string_view text, std::size_t blanks) const;
   [[nodiscard]] std::size_t skip_begin(std::string_view& part);
   void add(std::string_view part, CallText& call);
@@ -60,12 +60,12 @@ class ElementReader final : public ArgumentReader {
   std::string name_;          // The parameter.
   std::string close_;         // The mark behind it.
   std::string nested_open_;   // The mark before an element of the same name within it; empty: it has no elements.
-  std::size_t depth_ = 0;     // Such elements that are open.
+  std::size_t depth_ = 0;     // Open elements of that name.
   bool is_streamed_ = false;  // It is a text, and is added as it comes.
   bool has_begun_ = false;    // Some of it was added.
   bool has_skipped_ = false;  // The whitespace before it was skipped.
   std::size_t blanks_ = 0;    // Whitespace at the begin of the text that read() has left; it is not read again.
-  std::string value_;         // As far as it came, unless it is streamed.
+  std::string value_;         // The value as far as it came, unless it is streamed.
 };
 
 }  // namespace uma::chat

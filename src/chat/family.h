@@ -36,7 +36,8 @@ struct ElementMarks {
   bool begins_line = true;
   // The attribute that says whether the value is a text; empty: the tool's schema says it.
   std::string_view text_attribute{};
-  // The same, for all other values. {type} in it stands for their type: number, boolean, null, array or object.
+  // The attribute for all other values; empty: the schema says it. {type} in it stands for their type: number, boolean, null,
+  // array or object.
   std::string_view other_attribute{};
 };
 

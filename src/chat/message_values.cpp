@@ -33,7 +33,7 @@ struct Draft {
   std::vector<std::pair<std::size_t, Source>> joined{};  // Sources of the content from these bytes on.
 };
 
-// What a result says about its call.
+// The id and the name of a call, as its result repeats them.
 struct CallName {
   std::string id;  // In the family's form.
   std::string name;
@@ -452,7 +452,7 @@ void ConversationWriter::add_result(const Draft& result, const CallName* call) {
   std::vector<Value::Entry> fields;
   fields.emplace_back("role", Value::text(result.role));
   fields.emplace_back("content", Value::text(content_of(result)));
-  // Of entries with equal keys, the last value counts: the name that the client gave, but not its id.
+  // The last of several entries with equal keys counts: the name that the client gave, but not its id.
   if (call != nullptr && !call->name.empty()) fields.emplace_back("name", input_of(call->name, result.source));
   if (result.extra) {
     for (const auto& [key, field] : result.extra->as_dict()->entries) fields.emplace_back(key->bytes(), field);

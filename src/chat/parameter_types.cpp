@@ -62,7 +62,7 @@ void add_types(TypeSet& types, TypeSet more) {
   types.bits = static_cast<std::uint8_t>(types.bits | more.bits);
 }
 
-// What the schema refers to; null: nothing within `root`, or the reference is too long.
+// The value that the schema refers to; null: nothing within `root`, or the reference is too long.
 const boost::json::value* target_of(const boost::json::object& schema, const boost::json::value& root) {
   const boost::json::value* reference = schema.if_contains("$ref");
   if (reference == nullptr || !reference->is_string()) return nullptr;

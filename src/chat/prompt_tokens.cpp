@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\n\r\f\v";
 
-// What the tokenizer leaves of `text` behind or before a control token that takes the blanks beside it. `shown` is the text of
-// its tokens; it is not used where it differs in more than that.
+// The part of `text` that the tokenizer leaves behind or before a control token that takes the blanks beside it. `shown` is the
+// text of its tokens; it is not used where it differs in more than that.
 std::string_view without_taken_blanks(std::string_view text, std::string_view shown) {
   if (shown.size() >= text.size()) return text;
   const std::size_t first = shown.empty() ? text.size() : std::min(text.find_first_not_of(kBlanks), text.size());

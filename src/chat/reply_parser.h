@@ -27,7 +27,7 @@ namespace uma::chat {
 // Tools by name, with the types of their parameters.
 using Tools = std::map<std::string, ParameterTypes, std::less<>>;
 
-// What the parser recognises.
+// The form of a reply: what the parser recognises in it.
 struct ReplyFormat {
   const Family* family = nullptr;        // Null: thoughts only.
   std::shared_ptr<const Tools> tools{};  // Null: there are no calls.
@@ -121,7 +121,7 @@ class ReplyParser {
   struct Opener {
     enum class Kind : std::uint8_t {
       thoughts,
-      thoughts_end,  // Of thoughts that a call has ended.
+      thoughts_end,  // The end of thoughts that a call has ended.
       call,
       dropped,
       around_begin,
@@ -154,7 +154,7 @@ class ReplyParser {
   void add_opener(Opener opener);
   [[nodiscard]] bool step(ReplyPieces& out);
   [[nodiscard]] bool step_reasoning(ReplyPieces& out);
-  // What follows the end of the thoughts; nothing: they go on.
+  // The text that follows the end of the thoughts; nothing: they go on.
   [[nodiscard]] std::optional<std::string> behind_thoughts(std::string_view coming) const;
   [[nodiscard]] bool step_content(ReplyPieces& out);
   [[nodiscard]] bool step_call(ReplyPieces& out);
@@ -203,14 +203,14 @@ class ReplyParser {
   std::vector<Opener> openers_;
   std::vector<Form> forms_;
   std::vector<std::string> spaced_names_;  // Tools with blanks in their names.
-  std::string first_bytes_;                // Of all openers.
+  std::string first_bytes_;                // First bytes of all openers.
   bool drops_marks_ = false;               // There are marks in or around content.
 
   State state_ = State::content;
   std::string held_;                // Undecided text.
   std::size_t blanks_known_ = 0;    // Bytes at the begin of held_ that are known to be whitespace.
   std::size_t pushed_ = 0;          // Bytes of all pushed text, including held_ and ReplyFormat::begun.
-  std::size_t begun_bytes_ = 0;     // Of ReplyFormat::begun.
+  std::size_t begun_bytes_ = 0;     // Bytes of ReplyFormat::begun.
   bool skips_blanks_ = false;       // Skip whitespace before the following reasoning or content.
   bool is_at_start_ = true;         // No content and no call so far.
   bool may_think_ = true;           // Thoughts may begin here.
@@ -220,7 +220,7 @@ class ReplyParser {
   std::size_t thoughts_ended_ = 0;
   std::size_t calls_left_ = 0;
   const Marks* around_ = nullptr;           // The marks around the content whose first was found and whose second was not.
-  std::vector<const Marks*> around_taken_;  // Those of Family::around whose first mark was found.
+  std::vector<const Marks*> around_taken_;  // Pairs of Family::around whose first mark was found.
   std::optional<Place> undecided_{};        // The opener that may begin in held_.
 
   std::string reasoning_;

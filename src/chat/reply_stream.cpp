@@ -102,8 +102,8 @@ bool ReplyStream::constrain_at(ReplyPlace place, std::string_view text, llm::Sam
   return is_allowed;
 }
 
-// What the last token has added behind the end of thoughts or of calls, some of which may be held back; nullopt: a call whose
-// begin is gone.
+// The text that the last token has added behind the end of thoughts or of calls, some of which may be held back; nullopt: a
+// call whose begin is gone.
 std::optional<std::string> ReplyStream::undecided_text() const {
   if (!parser_->is_in_call()) return pieces_.content + parser_->undecided_content(detokenized_.held());
   const auto call = parser_->begun_call();

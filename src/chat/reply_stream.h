@@ -101,7 +101,7 @@ class ReplyStream {
   std::optional<ReplyParser> parser_;  // Absent: the whole text is content.
   std::optional<ThinkingBudget> thinking_;
   bool ignores_grammar_ = false;  // A tool call did not begin as the grammar requires.
-  // Those after which the answer's grammar has begun again.
+  // The numbers of ended thoughts and of left calls (ReplyParser) after which the answer's grammar has begun again.
   std::size_t thoughts_ended_ = 0;
   std::size_t calls_left_ = 0;
   LogprobQueue logprobs_waiting_;

@@ -1,4 +1,4 @@
-// What requests do at one moment: those in slots, and those that wait. For people who watch the daemon; MetricsSnapshot has the
+// The requests at one moment: those in slots, and those that wait. For people who watch the daemon; MetricsSnapshot has the
 // sums. Bounded whatever the load: lists end at the limits below, and the numbers beside them count everything.
 #pragma once
 

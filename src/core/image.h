@@ -14,7 +14,7 @@ namespace uma {
 
 inline constexpr std::size_t kImagesPerRequestMax = 64;
 
-// What a file must be.
+// The kind of content that a file must have.
 enum class Media : std::uint8_t { image, audio, any };
 
 struct ImageSource {
@@ -52,7 +52,7 @@ struct InputImage {
   std::string field{};  // The request's field with its path; empty: errors need no name.
 };
 
-// What a model's vectors of images can be compared with.
+// The vectors that a model's vectors of images can be compared with.
 enum class ImageVectors : std::uint8_t {
   none,       // The model computes none.
   projector,  // The mean of the projector's rows: vectors of other images.

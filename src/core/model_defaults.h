@@ -1,5 +1,5 @@
-// What a model sets for the requests that do not set it themselves: by its card, and sampling also by the metadata of its file
-// or by its family.
+// Values that a model sets for the requests that do not set them: by its card, and sampling also by the metadata of its file or
+// by its family.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ enum class NoiseSchedule : std::uint8_t { discrete, karras, trailing };
 // "euler", "euler_a", "dpm++_2m", "lcm"; "discrete", "karras", "trailing".
 [[nodiscard]] std::string_view sampler_name(PictureSampler sampler);
 [[nodiscard]] std::string_view schedule_name(NoiseSchedule schedule);
-// As image programs write them: "Euler a", "DPM++ 2M"; "Karras".
+// Labels as image programs write them: "Euler a", "DPM++ 2M"; "Karras".
 [[nodiscard]] std::string_view sampler_label(PictureSampler sampler);
 [[nodiscard]] std::string_view schedule_label(NoiseSchedule schedule);
 // From a name or a label, or what other programs call it, in letters of any case; nullopt: it is none.
@@ -131,7 +131,7 @@ struct PictureReceipt {
   double draw_ms = 0;                       // From then on.
 };
 
-// What is written into the file of the request's picture with this seed: the form that image programs read.
+// The text about the request's picture with this seed that is written into its file, in the form that image programs read.
 [[nodiscard]] std::string parameters_of(const PictureRequest& request, const PictureReceipt& receipt, std::uint64_t seed);
 
 }  // namespace uma

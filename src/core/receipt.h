@@ -1,4 +1,4 @@
-// What is kept of the end of a reply, with its turn: why it ended, and its cost.
+// The end of a reply as it is kept with its turn: why it ended, and its cost.
 #pragma once
 
 #include <memory>

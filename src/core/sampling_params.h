@@ -62,7 +62,7 @@ struct SamplingParams {
   double mirostat_eta = 0.1;                          // The rate at which the cut follows the surprise.
   std::optional<std::uint64_t> seed{};                // Nullopt: drawn at random and returned in usage.
   std::vector<std::pair<Token, float>> logit_bias{};  // Added to the logit of each token; -inf forbids it.
-  // The same for every token of these texts, which the engine adds to logit_bias.
+  // Biases for every token of these texts, which the engine adds to logit_bias.
   std::vector<std::pair<std::string, float>> logit_bias_texts{};
   bool ignore_eos = false;  // End-of-generation tokens are never chosen.
 

@@ -121,7 +121,8 @@ class Service {
   // unloaded since is loaded again for the next request.
   virtual bool is_ready() const = 0;
   virtual MetricsSnapshot metrics() const = 0;
-  // What requests do now. It is kept up to date for some seconds after a call: after a pause, the first value may be old.
+  // The activity of requests now. It is kept up to date for some seconds after a call: after a pause, the first value may be
+  // old.
   virtual ActivitySnapshot activity() = 0;
 };
 

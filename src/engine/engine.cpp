@@ -84,7 +84,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
             router_.post([this, result = std::move(result)]() mutable { router_.generations().on_result(std::move(result)); });
           },
           [this] { router_.post([this] { router_.on_lost(); }); }) {
-  // Of a shared catalog only the records say which images are used, and those are not read at the start.
+  // The images of a shared catalog are named by its records only, and those are not read at the start.
   if (options_.image_encoder.kept && !catalog_->is_shared()) options_.image_encoder.kept->remove_others(router_.image_ids());
 }
 
@@ -374,7 +374,7 @@ void Engine::ask(Reply<T> reply, Args... args) {
   answer(std::move(reply), std::invoke(kMethod, part_with(router_, kMethod), std::move(args)...));
 }
 
-// The same, with the request charged to its tenant until the reply.
+// Replies as ask() does, with the request charged to its tenant until the reply.
 template <auto kMethod, class T, class RequestT, class... Args>
 void Engine::ask_holding(TenantId tenant, RequestT request, Reply<T> reply, Args... args) {
   auto share = hold_or_refuse(tenant, request, reply);

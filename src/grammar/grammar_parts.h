@@ -16,7 +16,7 @@ struct GrammarPart {
   const Grammar& grammar;
 };
 
-// As Grammar::parse(); `gbnf` may use the rules of `parts`, and may not define them.
+// Parses a grammar as Grammar::parse() does; `gbnf` may use the rules of `parts`, and may not define them.
 [[nodiscard]] Expected<std::shared_ptr<const Grammar>> parse_with_parts(std::string_view gbnf,
                                                                         std::span<const GrammarPart> parts);
 

@@ -230,7 +230,7 @@ class JsonRules::Compiler {
 
   // --- strings
 
-  // What a schema demands of a text, and the keywords from which it comes.
+  // The conditions that a schema sets for a text.
   struct TextConditions {
     std::vector<Pattern> patterns{};
     std::optional<Pattern> format{};
@@ -475,11 +475,11 @@ class JsonRules::Compiler {
 
   // --- objects
 
-  // What the keys of an object may be.
+  // The keys that an object may have, with the schemas of their values.
   struct Keys {
     boost::json::object listed{};  // Their schemas; `false` for one that must not be there.
     std::set<std::string, std::less<>> required{};
-    std::optional<TextConditions> others{};                            // What other keys match; nullopt: there are no others.
+    std::optional<TextConditions> others{};                            // Conditions of others; nullopt: there are no others.
     std::vector<std::pair<Pattern, boost::json::value>> by_pattern{};  // The schemas of others that match.
     boost::json::value additional = true;                              // The schema of others that match none.
   };

@@ -63,7 +63,7 @@ class JsonRules {
   // Adds the rules for the JSON text `schema` and returns the name of the rule for its values; `$ref` is relative to `schema`.
   // Errors: E_PROTO_003, with the place in the schema ("#/properties/a: ..."); then no rule is added.
   [[nodiscard]] Expected<std::string> add(std::string_view schema);
-  // The same for a part of a schema, `root`, to which `$ref` is relative.
+  // Adds the rules for `schema`, a part of `root`, to which `$ref` is relative. Otherwise as above.
   [[nodiscard]] Expected<std::string> add(const boost::json::value& schema, const boost::json::value& root);
   // All rules so far, one per line.
   [[nodiscard]] const std::string& gbnf() const;

@@ -19,7 +19,7 @@ inline constexpr std::string_view kMorePatterns = "pattern*";
 
 class SchemaFlattener {
  public:
-  // What no grammar can express is noted in `left_out`.
+  // `left_out` gets the keywords that no grammar can express.
   explicit SchemaFlattener(LeftOut& left_out) : left_out_(left_out) {}
 
   // References are relative to `root`, which must outlive their use. The work so far stays counted: each schema has a limit,

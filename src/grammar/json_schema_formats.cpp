@@ -81,7 +81,7 @@ std::string network4() {
   for (int bytes = 0; bytes < 4; ++bytes) {
     std::vector<std::string> ends;
     for (int bits = 0; bits < 8; ++bits) {
-      std::vector<std::string> values;  // Of the byte in which the prefix ends.
+      std::vector<std::string> values;  // The values of the byte in which the prefix ends.
       for (int value = 0; value < 256; value += 1 << (8 - bits)) values.push_back(std::to_string(value));
       ends.push_back(std::format("{}(?:\\.0){{{}}}/{}", any_of(values), 3 - bytes, 8 * bytes + bits));
     }
@@ -90,7 +90,7 @@ std::string network4() {
   return any_of(all);
 }
 
-// The same, with the zeros behind the prefix as "::".
+// A network of IPv6, with the zeros behind the prefix as "::".
 std::string network6() {
   std::vector<std::string> all{ipv6() + "(?:/128)?"};
   for (int groups = 0; groups < 8; ++groups) {
@@ -174,7 +174,7 @@ Formats all_formats() {
   const std::string zone = "(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
   const std::string length4 = "(?:/(?:[12]?[0-9]|3[0-2]))?";
   const std::string length6 = "(?:/(?:12[0-8]|1[01][0-9]|[1-9]?[0-9]))?";
-  // As pydantic reads names: words, or any text in quotes.
+  // Names as pydantic reads them: words, or any text in quotes.
   const std::string word = std::format("[A-Za-z0-9_!#$%&'*+/=?^`{{|}}~{}{}-]{{1,40}}", kLatin, kOthers);
   Formats formats{
       {"date", "^" + date + "$"},

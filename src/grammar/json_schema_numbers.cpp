@@ -130,7 +130,7 @@ void add_from(Alternatives& alternatives, const std::string& prefix, const std::
   }
 }
 
-// The same, of fractions that are not above 0.`most`, of at least `digits_min` digits.
+// Appends the digits behind `prefix` of fractions that are not above 0.`most`, at least `digits_min` and at most `room` digits.
 void add_up_to(Alternatives& alternatives, const std::string& prefix, const std::string& most, bool is_excluded,
                std::size_t room, std::size_t digits_min) {
   for (std::size_t i = 0; i < most.size(); ++i) {

@@ -33,7 +33,7 @@ struct NumberBounds {
 // Numbers of up to 20 digits, and of more where the bounds need them. Empty: there are none. Nullopt: they would need more than
 // 40 digits.
 [[nodiscard]] std::optional<std::string> integers_between(const NumberBounds& bounds);
-// The same with up to 15 decimals; without an exponent.
+// Numbers with up to 15 decimals, without an exponent; their integer parts, and empty and nullopt, as above.
 [[nodiscard]] std::optional<std::string> numbers_between(const NumberBounds& bounds);
 // Numbers without bounds, with or without an exponent.
 [[nodiscard]] std::string any_number();

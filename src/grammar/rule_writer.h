@@ -21,7 +21,7 @@ class RuleWriter {
   [[nodiscard]] bool has_shared(const std::string& name) const { return shared_.contains(name); }
   [[nodiscard]] std::size_t rules_left() const;
 
-  // What was added since, with the names of shared rules, can be taken back.
+  // A place in the grammar: what was added since, with the names of shared rules, can be taken back.
   struct Place {
     std::size_t bytes = 0;
     std::size_t rules = 0;

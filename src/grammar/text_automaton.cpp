@@ -551,7 +551,7 @@ std::vector<std::uint32_t> equal_states(const Table& table, Work& work) {
   }
 }
 
-// The same of an automaton whose texts are bounded: equal states are known as soon as those behind them are.
+// The groups of equal states in an automaton whose texts are bounded: equal states are known as soon as those behind them are.
 std::vector<std::uint32_t> equal_states_of_bounded(const Table& table, Work& work) {
   std::vector<std::uint32_t> groups(table.next.size(), 0);
   std::map<std::vector<std::uint32_t>, std::uint32_t> numbers;

@@ -19,7 +19,7 @@ struct Divisor {
   int decimals = 0;
 };
 
-// As in JSON Schema, an expression may match anywhere in the text, unless it has ^ and $.
+// A set of texts. An expression may match anywhere in the text, as in JSON Schema, unless it has ^ and $.
 struct TextLanguage {
   std::vector<Pattern> all{};         // The text matches each.
   std::vector<Pattern> none{};        // The text matches none of these.

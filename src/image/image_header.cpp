@@ -274,7 +274,7 @@ Expected<ImageHeader> check_webp(File file) {
       if (!size) return size;
       if (!header) header = *size;
     }
-    // Of an animation the first frame follows, whose size the decoder checks.
+    // The first frame of an animation follows, whose size the decoder checks.
     if (is_picture || type == "ANMF") return header ? Expected<ImageHeader>(*header) : refuse("the WebP file is damaged");
     at += kChunk + length + length % 2;
   }

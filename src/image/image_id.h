@@ -19,7 +19,7 @@ inline constexpr std::size_t kHashDigits = 64;
 [[nodiscard]] inline bool shows_pixels(std::string_view id) {
   return id.size() > kHashDigits;
 }
-// What tokens are made from (llm/image_tokens.h).
+// The part of the id that tokens are made from (llm/image_tokens.h).
 [[nodiscard]] inline std::string_view content_of(std::string_view id) {
   return shows_pixels(id) ? id.substr(kHashDigits) : id;
 }

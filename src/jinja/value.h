@@ -75,7 +75,7 @@ class Text {
   void append(const Text& text, std::size_t begin, std::size_t end);
   void append(std::string_view template_text) { bytes_ += template_text; }
   [[nodiscard]] Text part(std::size_t begin, std::size_t end) const;
-  // The same ranges for other bytes of the same length, such as a change of case.
+  // A text with the same ranges and other bytes of the same length, such as after a change of case.
   [[nodiscard]] Text with_bytes(std::string bytes) const;
 
  private:
@@ -138,7 +138,7 @@ class Value {
   static Value text(std::string_view template_text) { return text(Text(std::string(template_text))); }
   // Throws TemplateError if the nesting exceeds kValueDepthMax, or if an item is a loop or a macro.
   static Value list(std::vector<Value> items, bool is_tuple = false);
-  // Of entries with equal keys, the last value counts, at the place of the first.
+  // The last value of entries with equal keys counts, at the place of the first.
   static Value dict(std::vector<std::pair<Key, Value>> entries);
   static Value dict(std::vector<std::pair<TextPtr, Value>> entries);
   static Value dict(std::vector<Entry> entries);  // The keys are the template's own.

@@ -55,9 +55,9 @@ class FieldReader {
   [[nodiscard]] const std::string& path() const { return path_; }
   // Records `error`, unless there is already one.
   void fail_with(Error error);
-  // As fail_with(), for the error of an object inside this one. Requires: !inner.ok().
+  // Records the error of an object inside this one, as fail_with() does. Requires: !inner.ok().
   void fail_as(FieldReader& inner);
-  // As fail_with(), with the message: field "NAME" WHAT_IS_WRONG.
+  // Records an error as fail_with() does, with the message: field "NAME" WHAT_IS_WRONG.
   void fail_field(std::string_view name, std::string_view what_is_wrong, ErrorCode code = ErrorCode::proto_field);
 
   // Returns nullptr for null and absent fields, and for every field after an error.
@@ -67,7 +67,7 @@ class FieldReader {
 
   // UTF-8 without NUL characters.
   std::optional<std::string> text(std::string_view name, TextBytes bytes = {});
-  // As text(); a missing field is an error.
+  // A missing field is an error; otherwise as text().
   std::string required_text(std::string_view name, TextBytes bytes = {});
   std::optional<bool> boolean(std::string_view name);
   // An integer; 1e3 and 10.0 are accepted.

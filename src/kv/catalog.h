@@ -58,8 +58,8 @@ struct SessionHead {
 struct SessionRecord : SessionHead {
   std::vector<Token> chain;    // Tokens of the finished turns; the source of truth.
   std::vector<Token> pending;  // Appended input without a reply.
-  // Of a conversation without a turn: the tokens of its system prompt with the tools (chat::ChatTokens::head_tokens), or of the
-  // text that a text session was created with. Not stored: 0 after the record was read.
+  // The tokens that begin a conversation without a turn: its system prompt with the tools (chat::ChatTokens::head_tokens), or
+  // the text that a text session was created with. Not stored: 0 after the record was read.
   std::int32_t head_tokens = 0;
   std::vector<ChatMessage> messages;          // Messages of the finished turns; chat mode.
   std::vector<ChatMessage> pending_messages;  // Chat mode.
@@ -95,9 +95,9 @@ struct SessionSummary : SessionHead {
 // The `extra` of each message that has images.
 [[nodiscard]] std::vector<std::string> image_extras(const SessionRecord& record);
 
-// What other daemons have done with a shared catalog since the last question.
+// The changes by other daemons to a shared catalog since the last question.
 struct CatalogChanges {
-  std::vector<SessionSummary> changed;  // Of sessions that this daemon does not own. A session may come again unchanged.
+  std::vector<SessionSummary> changed;  // Sessions that this daemon does not own. One may come again unchanged.
   std::vector<SessionId> ended;
   std::vector<SessionId> wanted;  // Sessions of this daemon that another one asks for.
   bool has_more = false;          // This is a part: the next question gets the next one.

@@ -19,7 +19,7 @@ struct Checksum {
 // O(bytes), about 10 GB/s.
 [[nodiscard]] Checksum hash_of(std::span<const std::byte> bytes);
 
-// The same hash of bytes that come one after another.
+// The hash of bytes that come one after another; it equals hash_of() of them together.
 class RunningHash {
  public:
   RunningHash();

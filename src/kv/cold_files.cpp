@@ -65,7 +65,7 @@ std::vector<std::int32_t> ends_of(const Snapshot& snapshot) {
   return ends;
 }
 
-// Those that its own file does not have.
+// The parts of a state that its own file does not have.
 std::vector<StatePart> parts_of_head(const StateHead& head) {
   if (!head.has_parts()) return {};
   std::vector<std::int32_t> ends;
@@ -198,7 +198,7 @@ std::vector<std::string> ColdFiles::lost(std::span<const ColdPart> parts) const 
   std::vector<std::string> names;
   for (const ColdPart& part : parts) {
     const auto there = size_of_file(path_of(part.name));
-    // What cannot be looked at now may be there.
+    // A file that cannot be looked at now may be there.
     if (there ? *there != part.bytes : errno == ENOENT) names.push_back(part.name);
   }
   return names;

@@ -13,7 +13,7 @@ namespace uma::kv {
 class DayBytes {
  public:
   void add(const TenantId& tenant, std::uint64_t bytes, TimePoint now);
-  // Of all tenants.
+  // The bytes of all tenants.
   [[nodiscard]] std::uint64_t total(TimePoint now);
   // Whether the tenant has written its share of `most`: that of each tenant that has written, and of itself.
   [[nodiscard]] bool is_full(const TenantId& tenant, std::uint64_t most, TimePoint now);
@@ -23,7 +23,7 @@ class DayBytes {
 
   void drop_old(TimePoint now);
 
-  std::map<TenantId, Hours> of_tenant_;  // Those that have written; by hour, modulo 24.
+  std::map<TenantId, Hours> of_tenant_;  // The tenants that have written; by hour, modulo 24.
   std::int64_t hour_ = 0;                // The last one.
 };
 

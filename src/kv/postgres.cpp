@@ -87,7 +87,7 @@ SqlExpected<Unit> PostgresConnection::connect(std::string_view application, cons
   const std::string name(application);
   std::string options;
   for (const std::string& setting : settings) options += std::format("-c {} ", setting);
-  // What the address says comes later and wins.
+  // The address's settings come later and win.
   const std::array<const char*, 11> keys{"connect_timeout",
                                          "keepalives_idle",
                                          "keepalives_interval",

@@ -26,7 +26,7 @@ constexpr Duration kTakeEvery = std::chrono::milliseconds(100);
 // The log repeats an error, of which every request may have the same, once in this time.
 constexpr Duration kRepeatErrorEvery = std::chrono::seconds(10);
 
-// What a session becomes when its owner gives it up. It is kept for a moment for the daemon that asked for it: else the next
+// The columns of a session that its owner gives up. It is kept for a moment for the daemon that asked for it: else the next
 // request of the former owner would always be faster.
 constexpr std::string_view kGivenUp = R"sql(
   owner = NULL, is_wanted = false, kept_until = CASE WHEN is_wanted THEN clock_timestamp() + interval '1 second' END)sql";
@@ -576,7 +576,7 @@ SqlExpected<bool> PostgresCatalog::apply(const Change& change) {
   if (is_new && options_.tenant_sessions_max > 0) {
     if (auto fits = check_quota(change.record->tenant); !fits) return std::unexpected(fits.error());
   }
-  // As the trigger and raise_fence_ set it. Changes of the same session may follow in the transaction.
+  // The fence is as the trigger or raise_fence_ set it. Changes of the same session may follow in the transaction.
   if (change.record == nullptr) {
     fences_.erase(change.id);
   } else {

@@ -42,13 +42,13 @@ struct CatalogImages {
 struct PostgresCatalogOptions {
   std::string address;          // Connection string or URI of libpq.
   std::string node;             // The daemon's name for people and clients.
-  std::string version{};        // Of umad, for other daemons to compare.
-  std::string models{};         // What it serves, a model a line, for other daemons to compare.
+  std::string version{};        // The version of umad, for other daemons to compare.
+  std::string models{};         // The models that it serves, one a line, for other daemons to compare.
   std::string shared_states{};  // Where it shares states, for other daemons to compare.
   std::string lock{};           // See take_catalog_lock(): the daemon's own folder, which is not shared; empty: none.
   Duration lease = std::chrono::seconds(15);
   Duration handover = std::chrono::seconds(5);  // How long a session that another daemon owns is waited for.
-  // Of a tenant, counted where a session is made, so that daemons together do not exceed it; 0: no limit.
+  // The most sessions of a tenant, counted where a session is made, so that daemons together do not exceed it; 0: no limit.
   std::size_t tenant_sessions_max = 0;
   std::int64_t page_rows = 1000;  // Sessions that one statement reads at most, and one answer to changes() has.
   CatalogImages images{};
@@ -161,8 +161,9 @@ class PostgresCatalog final : public Catalog {
 
   // Owned by the thread that calls step().
   std::int64_t run_ = 0;
-  std::string incarnation_;  // Of this run, see run_identity.h; empty: it has no data folder.
-  // Of own sessions. A commit raises it, too, so that a commit on another state than the one it was made from stores nothing.
+  std::string incarnation_;  // The incarnation of this run, see run_identity.h; empty: it has no data folder.
+  // Fences of own sessions. A commit raises one, too, so that a commit on another state than the one it was made from stores
+  // nothing.
   std::unordered_map<SessionId, std::int64_t> fences_;
   std::int64_t transaction_ = 0;  // The one that keep() has begun last.
   TimePoint renewed_at_{};

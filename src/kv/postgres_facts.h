@@ -1,4 +1,4 @@
-// What a PostgreSQL database says about itself and about the daemons that share it, for `umad check`. Nothing is changed.
+// The facts of a PostgreSQL database about itself and about the daemons that share it, for `umad check`. Nothing is changed.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace uma::kv {
 struct DatabaseMember {
   std::int64_t run = 0;
   std::string node;
-  std::string version;          // Of umad; empty: it is older than this column.
+  std::string version;          // The version of umad; empty: it is older than this column.
   std::string models;           // PostgresCatalogOptions::models.
   std::string incarnation{};    // See run_identity.h.
   std::string shared_states{};  // PostgresCatalogOptions::shared_states; empty: it is older than this column.

@@ -31,7 +31,7 @@ namespace uma::kv {
 struct PostgresImagesOptions {
   std::string address;  // Connection string or URI of libpq.
   std::string node;     // The daemon's name.
-  // Of all images in the database. A tenant's may have as many bytes as they leave free (TenantBudget).
+  // The limit of all images in the database. A tenant's may have as many bytes as they leave free (TenantBudget).
   std::uint64_t bytes_max = 0;
   Duration unused_kept = std::chrono::minutes(10);
   Duration sweep_every = std::chrono::minutes(10);  // Between two looks for images that no session refers to.
@@ -54,14 +54,14 @@ class PostgresImages {
   // from any thread, when all of them are stored, or with the first error: E_IO_001, E_LIMIT_003 beyond bytes_max, or that of
   // `read`. Images that were stored before the error stay until they are removed as unused.
   void store(TenantId tenant, std::vector<std::string> ids, ReadFile read, Stored done);
-  // Of both calls: those that have not begun within kBeginsWithin, because the database does not answer, get E_IO_001. Reads
-  // the file of an image, whoever has stored it. The caller compares its hash. `done` is called once, from any thread. Errors:
-  // E_IO_001.
+  // Reads the file of an image, whoever has stored it. The caller compares its hash. `done` is called once, from any thread.
+  // Errors: E_IO_001. Calls of fetch() and store() that have not begun within kBeginsWithin, because the database does not
+  // answer, get E_IO_001.
   void fetch(std::string id, Fetched done);
   // Ends the thread; what waits gets E_LIMIT_003.
   void stop();
 
-  // Of the images in one piece, which one statement carries.
+  // The bytes of an image in one piece, which one statement carries.
   static constexpr std::size_t kPieceBytes = 1ul << 20;
   static constexpr Duration kBeginsWithin = std::chrono::seconds(15);
 

@@ -63,7 +63,7 @@ ALTER TABLE sessions ADD COLUMN wanted_by BIGINT;
 ALTER TABLE sessions ADD COLUMN kept_until TIMESTAMPTZ;
 )sql";
 
-// What a run tells the others about itself (PostgresCatalogOptions).
+// Adds the facts that a run tells the others about itself (PostgresCatalogOptions).
 constexpr std::string_view kShared3 = R"sql(
 ALTER TABLE daemons ADD COLUMN version TEXT NOT NULL DEFAULT '';
 ALTER TABLE daemons ADD COLUMN models TEXT NOT NULL DEFAULT '';

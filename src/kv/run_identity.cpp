@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kIncarnationDigits = 32;
 constexpr std::size_t kLockFileBytesMax = 256;
 
-// What stands behind the incarnation; empty: the system does not tell.
+// The text behind the incarnation in the lock file; empty: the system does not tell.
 std::string place_of(const UniqueFd& lock) {
   struct stat status{};
   if (::fstat(lock.get(), &status) != 0) return "";

@@ -1,4 +1,4 @@
-// What a store of shared states says about itself, for `umad check`. A scratch entry is written, read and removed again.
+// The facts of a store of shared states about itself, for `umad check`. A scratch entry is written, read and removed again.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace uma::kv {
 
 struct SharedFolderFacts {
-  double write_ms = 0;  // Of a scratch file of 64 KiB, with its sync.
+  double write_ms = 0;  // The time for a scratch file of 64 KiB, with its sync.
   double read_ms = 0;
   double clock_ahead_s = 0;  // How far the clock by which the file got its time is ahead of this machine's.
   std::uint64_t free_bytes = 0;
@@ -19,7 +19,7 @@ struct SharedFolderFacts {
 
 struct RedisFacts {
   std::string server;   // "Redis 7.0.15"; empty: it does not tell.
-  double write_ms = 0;  // Of a scratch key of 64 KiB.
+  double write_ms = 0;  // The time for a scratch key of 64 KiB.
   double read_ms = 0;
   bool has_time_to_live = false;  // The scratch key would have ended by itself.
   // Nullopt, empty: it does not tell.

@@ -24,7 +24,7 @@ constexpr Duration kSharedReadPause = std::chrono::seconds(5);
 constexpr Duration kSharedWritePause = std::chrono::seconds(30);
 constexpr Duration kCleanEvery = std::chrono::minutes(10);
 constexpr std::uint64_t kCleanAfterBytes = std::uint64_t{4} << 30;  // Or after so much was written.
-// What a call may take. A read has the time that its request gives it.
+// The time limits of calls. A read has the time that its request gives it.
 constexpr Duration kFindMax = std::chrono::seconds(2);
 constexpr Duration kSharedWriteMax = std::chrono::minutes(2);  // Or longer, at this rate.
 constexpr double kSharedWriteRateMin = 10e6;                   // Bytes per second.

@@ -136,7 +136,8 @@ class SharedReader {
   std::atomic<std::uint64_t> queued_bytes_{0};
   std::atomic<double> ms_per_mb_;
   std::atomic<double> first_ms_;
-  // What a read that was given up had needed at least. It counts for a while, so that the next ones are not tried in vain.
+  // The time per MB that a read which was given up had needed at least. It counts for a while, so that the next reads are not
+  // tried in vain.
   std::atomic<double> late_ms_per_mb_{0};
   std::atomic<std::int64_t> late_until_us_{0};
   // Owned by the thread.

@@ -51,7 +51,7 @@ class SharedStore {
   // Removes what is older than its time to live, and the longest unused beyond the bound. Any daemon may do so at any time.
   // Returns the number of states that were removed.
   [[nodiscard]] virtual Expected<std::size_t> clean() = 0;
-  // What it is, for logs, without secrets.
+  // A description of the store for logs, without secrets.
   [[nodiscard]] virtual std::string text() const = 0;
 
  protected:

@@ -75,7 +75,7 @@ std::uint32_t flags_of(const StateOwner& owner) {
   return (owner.is_public ? kPublic : 0) | (owner.is_private ? kPrivate : 0);
 }
 
-// What a state's name is a hash of, before its tokens.
+// The first bytes of those that a state's name is a hash of; its tokens follow.
 Bytes name_begin(const StateOwner& owner, std::string_view identity) {
   Writer out(identity.size() + 256);
   out.add_number(flags_of(owner));

@@ -22,7 +22,7 @@ namespace uma::kv {
 // Version 1 was written before libllama's deferred copies were known; its states may have the cells of another text
 // (docs/decisions/0037).
 inline constexpr std::uint32_t kStateFileVersion = 2;
-// Of a state with parts, which an umad that does not know them must not use.
+// The version of a state with parts, which an umad that does not know them must not use.
 inline constexpr std::uint32_t kPartsFileVersion = 3;
 inline constexpr std::size_t kStateBlockBytes = 4'096;
 inline constexpr std::array<std::byte, kStateBlockBytes> kBlockOfZeros{};
@@ -69,7 +69,7 @@ struct StatePart {
   std::int32_t end = 0;
   std::string name;  // That of the state which ends with the piece, and where the piece begins.
 };
-// Who may share the parts of the owner's states.
+// The owner of the parts of the owner's states: it names all who may share them.
 [[nodiscard]] StateOwner part_owner(const StateOwner& owner);
 // The parts of a state whose pieces end at `ends`. O(tokens).
 [[nodiscard]] std::vector<StatePart> parts_of(const StateOwner& owner, std::string_view identity, std::span<const Token> tokens,

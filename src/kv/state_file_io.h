@@ -42,7 +42,7 @@ using IsLate = std::function<bool()>;
 // Fills `into` with the next bytes of a payload, and gives them to take() in order, in parts or as a whole.
 using FillPayload =
     std::function<Expected<Unit>(std::span<std::byte> into, const std::function<void(std::span<const std::byte>)>& take)>;
-// The same for a payload from anywhere. `from` names it in errors.
+// Reads a payload from anywhere, with memory of the pool. `from` names it in errors.
 [[nodiscard]] Expected<Snapshot> read_state_payload(StateHead head, const std::string& from, BytePool& pool,
                                                     const FillPayload& fill);
 

@@ -193,8 +193,8 @@ void StateStore::put(StateOwner owner, Snapshot snapshot, Keep keep) {
   entry.snapshot = share_snapshot(std::move(snapshot), pool_);
   entry.is_for_memory = keep == Keep::in_memory;
   const StateId id = table_.add(std::move(entry));
-  // What leaves its context less than that after its turn has not been written. The former files go after the write, which uses
-  // their parts, so that a crash always finds one of them.
+  // A state that leaves its context sooner than write_within after its turn is not on disk yet. The former files go after the
+  // write, which uses their parts, so that a crash always finds one of them.
   if (options_.write_within > Duration(0)) unwritten_.push_back(id);
   write_waiting();
   delete_later(std::move(former));

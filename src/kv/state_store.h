@@ -185,7 +185,7 @@ class StateStore {
   // Looks for the state of a prefix (prefix_owner()) that another daemon has stored, and makes it an entry. `identity`: that of
   // the contexts which will use it. Calls back exactly once, from any thread.
   void look_up_prefix(const StateOwner& owner, std::string identity, MoveOnlyFunction<void()> then);
-  // As publish(), for the state of a prefix, which put() has stored here.
+  // Stores the state of a prefix, which put() has stored here, for other daemons, as publish() does.
   void publish_prefix(const SessionId& prefix, MoveOnlyFunction<void()> then);
   // Whether the newest state of the session, or of the prefix, is known to be where other daemons find it.
   [[nodiscard]] bool is_shared(const SessionId& session) const;

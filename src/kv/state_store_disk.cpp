@@ -75,12 +75,12 @@ void StateStore::discard(StateId id) {
   if (entry == nullptr) return;
   std::vector<std::string> parts;
   for (const ColdPart& part : entry->parts) parts.push_back(part.name);
-  // What its tenant writes now may be from the same cells.
+  // The states that its tenant writes now may be from the same cells.
   for (auto& [early_id, early] : early_) early.is_void |= early.owner.tenant == entry->owner.tenant;
   // Also those in memory: they may have been read from these parts.
   for (const StateId other : table_.having(parts)) remove(other);
   if (table_.find(id) != nullptr) remove(id);
-  // What is written now may still count on them.
+  // States that are written now may still count on the parts.
   for (std::string& part : parts) inbox_.push({.kind = JobKind::remove, .file = std::move(part), .is_wrong = true});
 }
 

@@ -388,7 +388,7 @@ void StateTable::check_invariants() const {
       bytes->cold += cold;
     }
   }
-  // Those that are about to be written have other users.
+  // Parts that are about to be written have other users.
   UMA_CHECK(std::ranges::all_of(users, [&](const auto& part) { return parts_.at(part.first).users >= part.second; }));
   if (users.size() == parts_.size()) UMA_CHECK(all == bytes_ && taken == tenants_);
   for (const auto& [session, ids] : of_session_) {

@@ -169,7 +169,7 @@ class StateTable {
   void check_invariants() const;
 
  private:
-  // What the disk would have free without the entry.
+  // The bytes that the disk would gain without the entry.
   [[nodiscard]] std::uint64_t freed_bytes(const Entry& entry) const;
   [[nodiscard]] std::uint64_t share_of(Place place, std::uint64_t place_bytes) const;
   void count(const TenantId& tenant, Place place, std::uint64_t bytes, bool has_come);
@@ -190,7 +190,7 @@ class StateTable {
     std::uint64_t bytes = 0;
   };
   std::unordered_map<std::string, Part> parts_;
-  std::unordered_set<std::string> files_;  // Of all entries.
+  std::unordered_set<std::string> files_;  // The files of all entries.
   StateId last_id_ = 0;
   TierBytes bytes_;
   std::map<TenantId, TierBytes> tenants_;

@@ -15,7 +15,7 @@ inline constexpr std::uint64_t kAdapterBytesMax = std::uint64_t{1} << 30;  // Th
 // Reads the header of an adapter file and checks its tensors. Errors: as read_gguf_header(); also a file that is no adapter, or
 // an unsupported one.
 [[nodiscard]] Expected<GgufHeader> read_adapter_header(const std::string& path);
-// As above, for a header that was read from elsewhere. Errors: without the file's name.
+// Checks the tensors of a header that was read from elsewhere. Errors: as above, without the file's name.
 [[nodiscard]] Expected<Unit> check_adapter_tensors(const GgufHeader& adapter);
 // Whether an adapter may be loaded with a model. The library compares the shapes.
 [[nodiscard]] Expected<Unit> check_adapter_fits(const GgufHeader& adapter, const GgufHeader& model);

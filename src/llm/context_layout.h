@@ -11,15 +11,15 @@ namespace uma::llm {
 // A window that no memory limits: what a coding agent needs for its instructions and some turns.
 inline constexpr std::int32_t kLongWindow = 32'768;
 
-// What the choice depends on.
+// The facts that decide the layout of a context.
 struct LayoutFacts {
-  std::int64_t train_tokens = 0;         // What the model supports (supported_tokens()); 0: unknown.
-  std::uint64_t kv_bytes_per_token = 0;  // Of all layers; 0: a cell takes no memory.
+  std::int64_t train_tokens = 0;         // The tokens that the model supports (supported_tokens()); 0: unknown.
+  std::uint64_t kv_bytes_per_token = 0;  // All layers together; 0: a cell takes no memory.
   std::optional<std::uint64_t> memory;   // Bytes of which a quarter is for the cells; absent: no limit.
 };
 
 struct ContextLayout {
-  std::int32_t cells = 0;           // Of all sequences together, without a spare one.
+  std::int32_t cells = 0;           // All sequences together, without a spare one.
   std::int32_t sequence_cells = 0;  // Limit of one sequence.
   bool is_unified = false;
 };

@@ -41,7 +41,7 @@ class DeviceBytes {
     for (const auto& [device, bytes] : bytes_) total += bytes;
     return total;
   }
-  // What is left of `all` for the machine's memory.
+  // The part of `all` that remains for the machine's memory.
   [[nodiscard]] std::uint64_t rest_of(std::uint64_t all) const { return all - std::min(all, total()); }
   [[nodiscard]] bool is_empty() const { return bytes_.empty(); }
   [[nodiscard]] const Map& by_device() const { return bytes_; }

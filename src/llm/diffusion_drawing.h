@@ -14,7 +14,7 @@ namespace uma::llm {
 inline constexpr std::int32_t kLatentChannels = 4;
 inline constexpr std::int32_t kLatentScale = 8;  // Pixels for one place of a latent picture, in each direction.
 
-// What the network predicts: the noise, or a mixture of noise and picture ("v", Salimans and Ho, 2022).
+// The prediction of the network: the noise, or a mixture of noise and picture ("v", Salimans and Ho, 2022).
 enum class Prediction : std::uint8_t { noise, velocity };
 
 // The noise that each of the 1,000 times of the training has, as a multiple of the picture's own spread.
@@ -28,11 +28,11 @@ class NoiseLevels {
   [[nodiscard]] double time_of(double level) const;
   // The levels of a drawing: one more than its steps, the last one 0.
   [[nodiscard]] std::vector<double> schedule(NoiseSchedule schedule, std::int32_t steps) const;
-  // Those of LCM: of the 50 times that it was distilled for.
+  // The levels of LCM: some of the 50 times that it was distilled for, and 0 at the end.
   [[nodiscard]] std::vector<double> schedule_of_lcm(std::int32_t steps) const;
 
  private:
-  std::vector<double> logs_;  // Of the levels, by time.
+  std::vector<double> logs_;  // The logarithms of the levels, by time.
 };
 
 // Latent pictures are [kLatentChannels, height / kLatentScale, width / kLatentScale] numbers. Time is that of the training,
@@ -63,9 +63,9 @@ class DiffusionDrawing final : public PictureDrawing {
   std::vector<double> schedule_;
   std::uint32_t noises_ = 0;      // Drawn so far.
   std::vector<float> x_;          // The latent picture with the noise of the next step's level.
-  std::vector<float> scaled_;     // The same as the network wants it.
-  std::vector<float> clean_;      // As the last step has predicted it.
-  std::vector<float> clean_old_;  // As the step before did; empty: there was none.
+  std::vector<float> scaled_;     // The noisy picture as the network wants it.
+  std::vector<float> clean_;      // The picture without noise that the last step has predicted.
+  std::vector<float> clean_old_;  // That of the step before; empty: there was none.
   std::vector<std::uint8_t> levels_;
 };
 

@@ -18,7 +18,7 @@ struct Prefix {
   std::string_view file;
   std::string_view ours;
 };
-// Of two that fit, the first one is meant.
+// The first prefix that fits counts, if several fit.
 constexpr Prefix kPrefixes[] = {
     {kDiffusionPrefix, "unet."},
     {"cond_stage_model.transformer.text_model.", "text."},
@@ -89,7 +89,7 @@ std::optional<std::string> name_of(std::string_view name) {
   return name_of_open_clip(std::string_view(*ours).substr(kOpenClipPrefix.size()));
 }
 
-// The same for a file that only decodes latent pictures. Its names may lack the prefix.
+// Our name for a tensor of a file that only decodes latent pictures; nullopt: not needed. Its name may lack the prefix.
 std::optional<std::string> name_in_decoder(std::string_view name) {
   if (name.starts_with("first_stage_model.") || name.starts_with("vae.") || name.starts_with("tae.")) return name_of(name);
   // TAESD: by the diffusers library, or by its authors, who count the first layer.
@@ -119,9 +119,9 @@ void add(DiffusionFile& file, std::string name, DiffusionTensor tensor) {
   }
 }
 
-// What another model has, which begins with the same names.
+// A part of a tensor's name by which another model is known, whose names begin like those of a model that is read.
 struct Foreign {
-  std::string_view part;  // Of a name.
+  std::string_view part;  // A part of the name.
   std::string_view model;
 };
 constexpr Foreign kForeign[] = {
@@ -187,7 +187,7 @@ std::vector<std::string> name_words(std::string_view path) {
   return words;
 }
 
-// What the file does not say follows from its name, as people know such files.
+// The file's name decides, as people know such files, what neither the file nor the source says.
 void set_defaults(DiffusionFile& file, const PictureSource& source) {
   constexpr std::int32_t kNative = 512;
   constexpr std::int32_t kNativeOfVelocity = 768;

@@ -37,7 +37,7 @@ struct DiffusionFile {
   std::int32_t text_layers = 0;  // Of the text encoder, as far as they are used.
   PictureSizes sizes;
   DrawingDefaults defaults;
-  std::string by_its_name;  // What its name says beyond that, for people: " Turbo", " LCM"; empty: nothing.
+  std::string by_its_name;  // The variant by its name, for people: " Turbo", " LCM"; empty: none.
   // Whether it predicts velocities; nullopt: nothing says so.
   std::optional<bool> predicts_velocity;
 };
@@ -45,7 +45,7 @@ struct DiffusionFile {
 // Reads the heads of the source's files. What a file does not say follows from its name and is replaced by what the source
 // says. Errors: E_MODEL_002 with the tensor, or with what kind of model it is instead.
 [[nodiscard]] Expected<DiffusionFile> read_diffusion_file(const PictureSource& source);
-// The same of heads that were read; `heads` has one for each path of the source.
+// The description from heads that were read already; `heads` has one for each path of the source. Errors: as above.
 [[nodiscard]] Expected<DiffusionFile> diffusion_file_of(const PictureSource& source, const std::vector<GgufHeader>& heads);
 
 }  // namespace uma::llm

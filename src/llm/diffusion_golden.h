@@ -1,4 +1,4 @@
-// What tests/diffusion/make_golden.py and make_tokens.py wrote. Parts of the test program.
+// The outputs of tests/diffusion/make_golden.py and make_tokens.py. They are parts of the test program.
 #pragma once
 
 #include <string_view>

@@ -84,7 +84,7 @@ class Builder {
       throw Misfit{std::format("tensor {} is {}, not a vector of {}", name, text_of(tensor), size)};
     return tensor;
   }
-  // Of any number of rows.
+  // The matrix may have any number of rows.
   [[nodiscard]] ggml_tensor* matrix(const std::string& name, std::int64_t columns) {
     ggml_tensor* const tensor = weight(name);
     if (tensor->ne[0] != columns || ggml_nelements(tensor) != columns * tensor->ne[1])
@@ -154,7 +154,7 @@ class Builder {
   }
   [[nodiscard]] ggml_tensor* doubled(ggml_tensor* x) {
     check_room();
-    // Of what a decoder makes; beyond that the library's checks end the process.
+    // The longest side of what a decoder makes; beyond that the library's checks end the process.
     constexpr std::int64_t kSideMax = 8192;
     if (x->ne[0] > kSideMax / 2 || x->ne[1] > kSideMax / 2)
       throw Misfit{"it enlarges pictures more often than a model of its kind"};

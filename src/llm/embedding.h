@@ -41,7 +41,7 @@ constexpr std::string_view pooling_name(Pooling pooling) {
   return "rank";
 }
 
-// As models.yaml names it; nullopt: no pooling for vectors.
+// The pooling with this name in models.yaml; nullopt: no pooling for vectors.
 constexpr std::optional<Pooling> parse_vector_pooling(std::string_view name) {
   for (const Pooling pooling : {Pooling::mean, Pooling::cls, Pooling::last}) {
     if (pooling_name(pooling) == name) return pooling;
@@ -81,7 +81,7 @@ class EmbeddingContext {
   [[nodiscard]] virtual const EmbeddingShape& shape() const = 0;
   // A device of the model is lost: the context computes no more. Any thread.
   [[nodiscard]] virtual bool is_lost() const { return false; }
-  // What is lost, for people. Requires: is_lost().
+  // The loss as a text for people. Requires: is_lost().
   [[nodiscard]] virtual std::string loss() const { return "a device of the model has failed"; }
   // Writes the outputs of the texts into `out`, one after the other. The other texts of the call change an output by at most
   // 1e-4 of its length. False: `monitor`, which may be null, ended the computation, and `out` has no results. Requires: the

@@ -84,7 +84,7 @@ ContextBytes estimate_context(const GgufHeader& header, const ContextOptions& op
           .output = static_cast<std::uint64_t>(logits * kWord)};
 }
 
-// What the layers on devices take there, if their share of the caches is that of the layers.
+// Adds the memory that the layers on devices take there, if a device's share of the caches is that of its layers.
 void estimate_devices(Footprint& footprint, const GgufHeader& header, const ChosenDevices& devices) {
   const auto layers = static_cast<std::int32_t>(header.block_count);
   const std::vector<std::int32_t> counts = devices.layers_of(layers);

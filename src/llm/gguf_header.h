@@ -29,7 +29,7 @@ inline constexpr std::uint32_t kTypeNotRead = 0xffff'ffff;
 // The kind of file that is expected. A projector is read as a model. picture: a model that draws pictures.
 enum class GgufKind : std::uint8_t { model, adapter, picture };
 
-// What a projector encodes.
+// The inputs that a projector encodes.
 struct Encoders {
   bool images = false;
   bool audio = false;

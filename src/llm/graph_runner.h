@@ -20,7 +20,7 @@ namespace uma::llm {
 
 // A computation, with the descriptions of its tensors.
 struct ComputeGraph {
-  // Of all graphs, with their leaves.
+  // The node limit of every graph, with its leaves.
   static constexpr std::size_t kNodesMax = 32'768;
 
   ComputeGraph();

@@ -11,7 +11,7 @@ namespace uma::llm {
 
 enum class KvType : std::uint8_t { f16, q8_0, q5_1, q5_0, q4_1, q4_0 };
 
-// What is known of a type. Numbers are stored in blocks of kKvBlock.
+// The facts about a type. Its numbers are stored in blocks of kKvBlock.
 inline constexpr std::int64_t kKvBlock = 32;
 struct KvTypeFacts {
   KvType type = KvType::f16;

@@ -24,7 +24,7 @@ std::vector<std::int32_t> fill(std::span<const std::uint64_t> layers, std::span<
   return layers.empty() ? counts : std::vector<std::int32_t>();
 }
 
-// The same, with the smallest share.
+// Fills the devices, each up to the smallest share of its room with which all layers fit. Empty: they do not fit.
 std::vector<std::int32_t> fill_evenly(std::span<const std::uint64_t> layers, std::span<const DeviceRoom> devices) {
   constexpr int kSteps = 24;
   std::vector<std::int32_t> best = fill(layers, devices, 1);

@@ -19,7 +19,7 @@ struct DeviceRoom {
 [[nodiscard]] std::vector<std::int32_t> fit_layers(std::span<const std::uint64_t> layers, std::span<const DeviceRoom> devices,
                                                    std::int32_t layers_max);
 
-// The same if the devices are to have layers in these proportions: as many as fit.
+// Returns how many layers each device takes if they are divided in these proportions: as many as fit, at most `layers_max`.
 [[nodiscard]] std::vector<std::int32_t> fit_layers(std::span<const std::uint64_t> layers, std::span<const DeviceRoom> devices,
                                                    std::int32_t layers_max, std::span<const float> proportions);
 

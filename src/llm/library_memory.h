@@ -1,4 +1,4 @@
-// What the library's buffers take on devices. Internal to llm, because it includes the library's headers.
+// The memory that the library's buffers take on devices. Internal to llm, because it includes the library's headers.
 #pragma once
 
 #include <cstdint>

@@ -7,14 +7,14 @@
 namespace uma::llm {
 
 struct LibraryVersions {
-  std::string_view running;  // Such as "0.7.1".
-  std::string_view built;    // Such as "0.7.0".
-  std::string_view tested;   // Such as "0.7".
+  std::string_view running;  // "0.7.1"
+  std::string_view built;    // "0.7.0"
+  std::string_view tested;   // "0.7"
 };
 
 [[nodiscard]] LibraryVersions library_versions();
 
-// What a person should know about these versions; empty if their minor versions are the same.
+// A remark for people about these versions; empty if their minor versions are the same.
 [[nodiscard]] std::string library_remark(const LibraryVersions& versions);
 
 }  // namespace uma::llm

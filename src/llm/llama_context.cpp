@@ -66,8 +66,8 @@ std::uint64_t kv_bytes_estimated(const llama_model* model, KvTypes types) {
   return numbers * static_cast<std::uint64_t>(bytes) / static_cast<std::uint64_t>(kKvBlock);
 }
 
-// The same, computed from the measured cache size, which the library reports in hundredths of a MiB. It includes heads of
-// another width and layers without keys and values; in models that also keep states, it is too large.
+// The cache bytes of one token by the measured cache size, which the library reports in hundredths of a MiB. Heads of another
+// width and layers without keys and values are considered; in models that also keep states, the result is too large.
 std::uint64_t kv_bytes_measured(std::uint64_t estimated, std::uint64_t cache_bytes, std::int32_t cells, bool has_states) {
   constexpr std::uint64_t kRounding = (std::uint64_t{1} << 20) / 100;
   const auto count = static_cast<std::uint64_t>(cells);

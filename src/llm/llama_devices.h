@@ -33,7 +33,7 @@ class ChosenDevices {
   [[nodiscard]] static Expected<ChosenDevices> of(const DeviceOptions& options);
   void apply(llama_model_params& params);
   [[nodiscard]] DeviceList handles() const { return DeviceList(handles_).first(used_.size()); }
-  // Of a projector: the first of them that is in this machine; null: the CPU.
+  // The device for a projector or a picture model: the first of used() that is in this machine; null: the CPU.
   [[nodiscard]] ggml_backend_dev_t first() const;
   [[nodiscard]] bool are_used() const { return !used_.empty(); }
   [[nodiscard]] std::int32_t experts_on_cpu() const { return are_used() ? experts_on_cpu_ : 0; }
@@ -44,9 +44,9 @@ class ChosenDevices {
   [[nodiscard]] DeviceBytes bytes_on(const std::function<std::uint64_t(const std::string& buffer)>& bytes_in) const;
   // The names of the lost devices that were left out, for people; empty: none.
   [[nodiscard]] const std::string& left_out() const { return left_out_; }
-  // The same devices, without the figures of their memory; empty: none.
+  // The devices of the model, without the figures of their memory; empty: none.
   [[nodiscard]] const std::vector<Device>& used() const { return used_; }
-  // Of the RPC devices among them.
+  // The servers of the RPC devices among them.
   [[nodiscard]] const RpcServers& rpc_servers() const { return rpc_servers_; }
   // A device is lost: nothing that was computed since then may be used.
   [[nodiscard]] bool are_lost() const { return rpc_servers_.are_lost(); }
@@ -58,11 +58,11 @@ class ChosenDevices {
                                                        std::vector<ggml_backend_dev_t>& handles);
 
   std::vector<Device> used_;
-  std::vector<ggml_backend_dev_t> handles_;  // Of the same, and null at the end.
+  std::vector<ggml_backend_dev_t> handles_;  // The handles of used_, and null at the end.
   DeviceLayers layers_;
   std::vector<float> split_;  // One for each of the most devices that the library has; empty: not given.
   std::int32_t experts_on_cpu_ = 0;
-  std::string experts_pattern_;  // Of the names of their tensors.
+  std::string experts_pattern_;  // A pattern of the names of their tensors.
   std::vector<llama_model_tensor_buft_override> overrides_;
   std::string left_out_;
   RpcServers rpc_servers_;

@@ -69,7 +69,7 @@ TextFrame text_frame_of(const llama_vocab* vocab) {
   const llama_token bos = llama_vocab_bos(vocab);
   const llama_token eos = llama_vocab_eos(vocab);
   const llama_token sep = llama_vocab_sep(vocab);
-  // Such a tokenizer always writes [CLS] text [SEP].
+  // A tokenizer with word pieces always writes [CLS] text [SEP].
   const bool is_word_piece = llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_WPM;
   TextFrame frame;
   if (is_word_piece || llama_vocab_get_add_bos(vocab)) append_unless_none(frame.before, bos);

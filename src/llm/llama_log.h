@@ -25,7 +25,7 @@ class LibraryLog {
   // The memory of the weights of a loaded model: in allocated memory, and in the mapped file.
   [[nodiscard]] std::uint64_t weight_bytes() const { return weight_bytes_; }
   [[nodiscard]] std::uint64_t mapped_bytes() const { return mapped_bytes_; }
-  // Of weight_bytes(), those in buffers with this name.
+  // The weights in buffers with this name, in allocated memory or in the mapped file.
   [[nodiscard]] std::uint64_t weight_bytes_in(const std::string& buffer) const;
   // The memory of the last context to within some KiB: caches and states, and computation.
   [[nodiscard]] std::uint64_t cache_bytes() const { return cache_bytes_; }

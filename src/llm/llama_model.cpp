@@ -262,7 +262,7 @@ std::vector<std::pair<std::string, std::string>> named_templates_of(const llama_
   return templates;
 }
 
-// What the loaded model and its header say; without its identity and the memory that it takes.
+// The facts that the loaded model and its header state; without its identity and the memory that it takes.
 ModelFacts facts_of(const llama_model& model, const GgufHeader& header, const std::string& path,
                     std::optional<Pooling> given_pooling) {
   ModelFacts facts;

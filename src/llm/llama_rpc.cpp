@@ -24,7 +24,7 @@ constexpr RpcVersion kLibraryVersion{RPC_PROTO_MAJOR_VERSION, RPC_PROTO_MINOR_VE
 
 constexpr std::chrono::seconds kKept{5};
 
-// What the process knows of a server. The library never forgets an endpoint, so a relay is used again until it has lost its
+// A server that the process knows. The library never forgets an endpoint, so a relay is used again until it has lost its
 // server, or the server has other devices.
 struct KnownServer {
   std::shared_ptr<RpcRelay> relay;

@@ -1,4 +1,4 @@
-// What all picture models share: weights that are measured before they are loaded, and contexts that take the memory of their
+// The base of all picture models: weights that are measured before they are loaded, and contexts that take the memory of their
 // graphs at once. Internal to llm, because it includes the library's headers.
 #pragma once
 
@@ -40,7 +40,7 @@ class LoadablePicture : public PictureModel {
   [[nodiscard]] virtual Expected<Unit> each_graph(const PictureContextOptions& options, const UseGraph& use) const = 0;
   [[nodiscard]] virtual std::unique_ptr<PictureContext> make_context(std::unique_ptr<GraphRunner> runner,
                                                                      const PictureContextOptions& options) const = 0;
-  // What the CPU takes for a computation besides its graph.
+  // The memory that a computation takes on the CPU besides its graph.
   [[nodiscard]] virtual std::size_t work_bytes() const { return 0; }
   // Into the memory of `weights_`. Fills `facts_` in, but for `bytes`.
   [[nodiscard]] virtual Expected<Unit> read_weights(const OnProgress& on_progress) = 0;

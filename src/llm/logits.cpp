@@ -83,7 +83,7 @@ bool are_sound(std::span<const float> logits) {
 }
 
 void block_maxima(std::span<const float> logits, std::size_t block_size, std::vector<float>& maxima) {
-  // As many maxima as fit into vector registers; a single maximum would force the order of the operations.
+  // The number of maxima that fit into vector registers; a single maximum would force the order of the operations.
   constexpr std::size_t kLanes = 8;
   maxima.clear();
   std::size_t first = 0;

@@ -48,7 +48,7 @@ class LostDevices {
 // The error of a call on these devices, one of which is lost.
 [[nodiscard]] Error loss_error(DeviceList devices, ErrorCode code);
 
-// As guarded(), for a call on these devices: none is made once one of them is lost, and after an error with `code` they are
+// Calls guarded() for a call on these devices: none is made once one of them is lost, and after an error with `code` they are
 // tried.
 template <class Call>
 auto guarded_on(DeviceList devices, ErrorCode code, const char* doing, Call&& call) -> decltype(call()) {

@@ -98,7 +98,7 @@ struct ContextShape {
   std::int32_t layers = 1;              // Layers of the model; a computation can be interrupted between layers.
   // Arithmetic of a row's attention to one cached token, relative to the row's arithmetic with all weights; 0: unknown.
   double attention_share = 0;
-  // What the model supports with the context's RoPE options, if they are not those of its file (supported_tokens()); else 0.
+  // The tokens that the model supports with the context's RoPE options (supported_tokens()); 0: they are those of its file.
   std::int64_t rope_tokens = 0;
   bool is_unified = false;  // True: one pool of cells; false: equal parts.
   bool has_flash_attention = false;
@@ -145,7 +145,7 @@ class Context {
   [[nodiscard]] virtual const std::string& state_identity() const = 0;
   // A device of the model is lost: the context computes no more, and saves and loads no states. Any thread.
   [[nodiscard]] virtual bool is_lost() const { return false; }
-  // What is lost, for people. Requires: is_lost().
+  // The loss as a text for people. Requires: is_lost().
   [[nodiscard]] virtual std::string loss() const { return "a device of the model has failed"; }
 
   // Computes the rows and appends them to their sequences. Requires: rows of one sequence are at consecutive positions that
@@ -153,8 +153,8 @@ class Context {
   // E_RUNTIME_001; the caller must then call sequence_length() for every sequence of the batch, and of those that were shifted
   // since the last decode, which have lost what was moved.
   [[nodiscard]] virtual Expected<DecodeStatus> decode(std::span<const BatchRow> rows, CallMonitor* monitor) = 0;
-  // As decode(), for 1 to shape().image_rows_max rows, or for all rows of a piece with a grid, up to batch_rows_max. Of a piece
-  // with a grid, all rows are in the cache after the call, or none.
+  // Computes the rows of an image as decode() does: 1 to shape().image_rows_max rows, or all rows of a piece with a grid, up to
+  // batch_rows_max. All rows of a piece with a grid are in the cache after the call, or none.
   [[nodiscard]] virtual Expected<DecodeStatus> decode_image(const ImageRows& rows, CallMonitor* monitor) = 0;
   // The logits of row `row` of the last decode call, one per vocabulary entry, in the library's buffer: valid and writable
   // until the next decode. Empty if the library has none. Requires: the row wanted logits.

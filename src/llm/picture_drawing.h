@@ -20,10 +20,10 @@ struct DrawingOptions {
   std::optional<NoiseSchedule> schedule{};  // Nullopt: the sampler's usual one.
 };
 
-// What a drawing begins with instead of noise alone.
+// The picture that a drawing begins with instead of noise alone.
 struct DrawingStart {
-  std::span<const float> picture{};  // Of PictureContext::encode(); empty: noise alone.
-  std::int32_t first_step = 0;       // Whose noise is laid over the picture. Below the number of steps.
+  std::span<const float> picture{};  // The output of PictureContext::encode(); empty: noise alone.
+  std::int32_t first_step = 0;       // The step whose noise is laid over the picture. Below the number of steps.
 };
 
 class PictureDrawing {
@@ -45,7 +45,7 @@ class PictureDrawing {
   // Whether a step also needs what is predicted for the negative caption.
   [[nodiscard]] bool needs_negative() const { return options_.guidance != 1; }
 
-  // What the next step's prediction is made from.
+  // The input of the next step's prediction.
   [[nodiscard]] virtual std::span<const float> noisy() const = 0;
   [[nodiscard]] virtual float time() const = 0;
   // Takes what was predicted for the caption, and for the negative one if it is needed. Requires: steps are left.

@@ -29,9 +29,8 @@ struct PictureShape {
   [[nodiscard]] std::int32_t head_width() const { return width / heads; }
   // Rows of attn_bias: the offsets of two patches, and text to text, text to image and image to text.
   [[nodiscard]] std::int32_t bias_rows() const { return (2 * grid() - 1) * (2 * grid() - 1) + 3; }
-  // Of the text and the image together.
   [[nodiscard]] std::int32_t tokens() const { return text_length + patches(); }
-  // Of a picture: image_size * image_size * 3.
+  // The numbers of a picture: image_size * image_size * 3.
   [[nodiscard]] std::int32_t numbers() const { return image_size * image_size * 3; }
   bool operator==(const PictureShape&) const = default;
 };

@@ -27,7 +27,7 @@ struct CaptionTokens {
   std::int64_t count = 0;      // Without those that only fill up.
 };
 
-// What a caption says to the network.
+// A caption as the network takes it.
 struct Caption {
   std::vector<float> text;    // [tokens, width]
   std::vector<float> pooled;  // [width]; empty: the model has none.
@@ -35,7 +35,7 @@ struct Caption {
 
 // One picture of a call.
 struct DenoiseRow {
-  std::span<const float> noisy;  // As the next three of its PictureDrawing.
+  std::span<const float> noisy;  // This and the next three: those of its PictureDrawing.
   float time = 1;
   std::int32_t width = 0;
   std::int32_t height = 0;
@@ -55,11 +55,11 @@ class PictureContext {
   PictureContext& operator=(const PictureContext&) = delete;
 
   [[nodiscard]] virtual std::int32_t rows_max() const = 0;
-  // What its computations take.
+  // The memory that its computations take.
   [[nodiscard]] virtual PictureBytes memory() const = 0;
   // A device is lost: every call fails from now on.
   [[nodiscard]] virtual bool is_lost() const { return false; }
-  // What is lost, for people. Requires: is_lost().
+  // The loss as a text for people. Requires: is_lost().
   [[nodiscard]] virtual std::string loss() const { return "a device of the model has failed"; }
   virtual void set_threads(std::int32_t threads) = 0;
   // A picture of this model. The sides are those of PictureSizes.
@@ -88,7 +88,7 @@ struct PictureSizes {
   std::int32_t native = 0;    // Pixels of a side where nothing else is asked for.
   std::int32_t multiple = 0;  // Sides may be multiples of it from it on; 0: pictures are always native.
   std::int64_t pixels_max = 0;
-  std::int32_t pixels_per_place = 1;  // Of a side; the network computes places.
+  std::int32_t pixels_per_place = 1;  // Along a side; the network computes places.
 
   [[nodiscard]] bool contain(std::int32_t width, std::int32_t height) const {
     if (multiple == 0) return width == native && height == native;
@@ -101,7 +101,7 @@ struct PictureSizes {
   bool operator==(const PictureSizes&) const = default;
 };
 
-// What a request gets that does not ask for something else.
+// The values for a request that does not ask for others.
 struct DrawingDefaults {
   std::int32_t steps = 1;
   float guidance = 1;
@@ -110,7 +110,7 @@ struct DrawingDefaults {
 };
 
 struct PictureFacts {
-  std::string identity;  // As ModelFacts::identity.
+  std::string identity;  // See ModelFacts::identity.
   std::string description;
   PictureSizes sizes;
   DrawingDefaults defaults;
@@ -131,7 +131,7 @@ class PictureModel {
   [[nodiscard]] virtual const PictureFacts& facts() const = 0;
   // Errors: E_PROTO_003 for words that it does not know, or too many.
   [[nodiscard]] virtual Expected<CaptionTokens> read_caption(std::string_view caption) const = 0;
-  // As PictureContext::is_lost().
+  // A device of the model is lost; see PictureContext::is_lost().
   [[nodiscard]] virtual bool is_lost() const { return false; }
   // The model must outlive the context. Errors: E_MODEL_002.
   [[nodiscard]] virtual Expected<std::unique_ptr<PictureContext>> new_context(const PictureContextOptions& options) const = 0;
@@ -140,7 +140,7 @@ class PictureModel {
 // A file that draws, with what its card says.
 struct PictureSource {
   std::string path;                     // GGUF or safetensors.
-  std::string vae_path{};               // Of Stable Diffusion: another file that makes pictures of latent ones; empty: none.
+  std::string vae_path{};               // For Stable Diffusion: another file that makes pictures of latent ones; empty: none.
   std::optional<std::int32_t> steps{};  // These stand for the file's or the family's own.
   std::optional<float> guidance{};
   std::optional<PictureSampler> sampler{};

@@ -26,7 +26,7 @@ class PositionMap {
  public:
   // In order, without overlaps.
   [[nodiscard]] std::span<const ImageSpan> images() const { return images_; }
-  // Those that begin within these tokens.
+  // The images that begin within these tokens.
   [[nodiscard]] std::span<const ImageSpan> images_within(std::int32_t begin, std::int32_t end) const;
   // The position of the token at this place of the sequence. Requires: not within an image; its first row is no problem.
   [[nodiscard]] std::int32_t position_of(std::int32_t token) const;

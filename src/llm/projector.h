@@ -57,7 +57,7 @@ struct ProjectorOptions {
   std::int32_t image_tokens_max = 0;
 };
 
-// What a projector reads. Borrowed; the pointer is not null.
+// The input of a projector. Borrowed; the pointer is not null.
 using ProjectorInput = std::variant<const Picture*, const Clip*>;
 
 class Projector {

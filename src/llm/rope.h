@@ -57,13 +57,13 @@ inline constexpr std::array<RopeNumber, 8> kRopeNumbers{{
 // The inverse; empty: the key is not given. Requires: a key of rope_keys().
 [[nodiscard]] std::string rope_value(const RopeOptions& options, std::string_view key);
 
-// What the options lack, as a text that follows "expected"; nullopt: they fit together.
+// The correction that the options need, as a text that follows "expected"; nullopt: they fit together.
 [[nodiscard]] std::optional<std::string> check_rope(const RopeOptions& options);
 
 // The options that are given, as "scaling yarn, scale 4, yarn_orig_ctx 32768"; equal only for equal options.
 [[nodiscard]] std::string rope_text(const RopeOptions& options);
 
-// What a model's file says about the length of its context, in tokens.
+// The length of a model's context as its file states it, in tokens.
 struct ContextLengths {
   std::int64_t train = 0;     // 0: unknown.
   std::int64_t original = 0;  // Before the scaling that the file states; 0: it states none.

@@ -14,7 +14,7 @@ struct RpcAddress {
   std::string host;  // A name or an IP address; an IPv6 address without brackets.
   std::uint16_t port = 0;
 
-  // Such as "machine:50052" or "[::1]:50052".
+  // The address as "machine:50052" or "[::1]:50052".
   [[nodiscard]] std::string text() const;
   bool operator==(const RpcAddress&) const = default;
 };

@@ -91,7 +91,7 @@ class RpcExchange {
   };
   struct Answer {
     std::uint64_t bytes = 0;         // Without the size before them.
-    std::uint64_t word = 0;          // What a lost server's answer repeats.
+    std::uint64_t word = 0;          // The word that a lost server's answer repeats.
     std::optional<Buffer> buffer{};  // That is being allocated.
   };
 
@@ -111,7 +111,7 @@ class RpcExchange {
   std::size_t start_count_ = 0;
   std::uint64_t data_left_ = 0;
   std::vector<std::byte> head_;  // The first bytes of its data.
-  // Of requests that arrived as a whole.
+  // The answers to requests that arrived as a whole.
   std::deque<Answer> expected_;
   std::uint64_t answered_ = 0;  // Bytes of the first expected answer that were made or forwarded, with the size before it.
   std::array<std::byte, 8> size_{};

@@ -1,4 +1,4 @@
-// What the relay to an RPC server needs of sockets, and what differs between systems.
+// The socket functions that the relay to an RPC server needs, and those that differ between systems.
 #pragma once
 
 #include <chrono>

@@ -14,7 +14,7 @@
 namespace uma::llm {
 namespace {
 
-// As /proc writes it: the address as a number of this machine, in hexadecimal digits.
+// The address as /proc writes it: as a number of this machine, in hexadecimal digits.
 std::string address_text(const sockaddr_in& address) {
   return std::format("{:08X}:{:04X}", address.sin_addr.s_addr, ntohs(address.sin_port));
 }

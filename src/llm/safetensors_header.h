@@ -15,7 +15,7 @@ inline constexpr std::uint64_t kSafetensorsHeadBytesMax = 8ul << 20;
 
 [[nodiscard]] bool is_safetensors_name(std::string_view path);
 
-// The same as if the file were GGUF: `tensors` with their sizes in the library's order and `data_offset`; the architecture
+// Reads a header like that of GGUF: `tensors` with their sizes in the library's order and `data_offset`; the architecture
 // kDiffusionArchitecture if it has the network of Stable Diffusion, else none. Errors: E_MODEL_002 without the file's name.
 [[nodiscard]] Expected<GgufHeader> read_safetensors_header(std::uint64_t file_bytes, const ReadAt& read);
 // Reads a regular file. Errors as those of read_gguf_header().

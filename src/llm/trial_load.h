@@ -15,7 +15,7 @@ namespace uma::llm {
 // Identifies the outcome of a trial: the metadata and tensor lists of the model's files, their sizes, and the versions of
 // library and trial. Reads the metadata, at most 256 MiB per file. Errors: as read_model_header().
 [[nodiscard]] Expected<std::string> trial_identity(const std::string& path);
-// The same for the trial of an adapter, or of a projector, with the model.
+// Identifies the outcome of a trial of an adapter, or of a projector, with the model.
 [[nodiscard]] Expected<std::string> adapter_trial_identity(const std::string& path, const std::string& adapter_path);
 [[nodiscard]] Expected<std::string> projector_trial_identity(const std::string& path, const std::string& projector_path);
 

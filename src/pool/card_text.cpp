@@ -109,7 +109,7 @@ std::optional<std::string> content_of(const std::string& card) {
   }
 }
 
-// What would end a block or a document, or is no text. A line's number counts from 1.
+// A problem of the card: a line that would end a block or a document, or is no text. A line's number counts from 1.
 std::optional<std::string> problem_of(std::string_view card) {
   const std::vector<std::string_view> lines = lines_of(card);
   for (std::size_t i = 0; i < lines.size(); ++i) {

@@ -65,7 +65,7 @@ class Fitter {
       if (sum(plan.counts) == 0) break;
       if (!tried.insert(plan).second) {
         if (best) break;
-        // What the devices need beside the layers changes with them: less is tried.
+        // The need of the devices beside the layers changes with them: less is tried.
         if (plan.experts_on_cpu > 0 && plan.experts_on_cpu < header_.block_count) {
           experts_min = plan.experts_on_cpu + 1;
         } else {

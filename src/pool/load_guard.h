@@ -9,7 +9,7 @@
 
 namespace uma::pool {
 
-// What a load asks again and again while it works.
+// The questions that a load asks again and again while it works.
 struct LoadControl {
   std::function<bool()> is_cancelled;  // Nobody waits for it any more.
   std::function<bool()> has_streams;   // Streams of this daemon are computed (load_priority.h).
@@ -24,9 +24,10 @@ class LoadGuard {
   // the reason, but without paths, because clients read it.
   [[nodiscard]] virtual Expected<Unit> check_model(const std::string& path, const LoadControl& control,
                                                    const std::function<void()>& on_loadable) = 0;
-  // The same for the files that are loaded with the model, and for the load as a whole. Requires: its model was checked.
+  // Checks the files that are loaded with the model, and the load as a whole, as check_model() does. Requires: its model was
+  // checked.
   [[nodiscard]] virtual Expected<Unit> check_load(const engine::LoadWorkersOptions& options, const LoadControl& control) = 0;
-  // The same for an adapter of the model.
+  // Checks an adapter of the model as check_model() does.
   [[nodiscard]] virtual Expected<Unit> check_adapter(const engine::LoadWorkersOptions& options,
                                                      const llm::AdapterSource& adapter, const LoadControl& control) = 0;
   // The library reads the files between begin() and end(). A process that crashes in between never calls end().

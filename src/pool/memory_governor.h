@@ -154,7 +154,7 @@ class MemoryGovernor {
 
 // Usable bytes of the machine's memory, given the system's figures.
 [[nodiscard]] std::uint64_t usable_bytes(const MemoryInfo& host, const GovernorOptions& options);
-// The same for a device of which `free` bytes are free or reserved here. A margin is left for what the driver and other
+// Usable bytes of a device of which `free` bytes are free or reserved here. A margin is left for what the driver and other
 // programs take: a tenth, but at least 256 MiB, or a quarter if the device is small. A device of 0 bytes does not say how many
 // it has.
 [[nodiscard]] std::uint64_t usable_device_bytes(std::uint64_t total, std::uint64_t free, const GovernorOptions& options);

@@ -29,7 +29,7 @@ struct MemoryNeed {
   std::uint64_t images = 0;  // Part of `contexts`: cached encoded images.
   bool operator==(const MemoryNeed&) const = default;
 
-  // What a load has to reserve on devices, and in the machine's memory.
+  // The bytes that a load has to reserve on devices, and in the machine's memory.
   [[nodiscard]] llm::DeviceBytes device_bytes(bool has_weights) const {
     return has_weights ? contexts_on_devices : contexts_on_devices + weights_on_devices;
   }
@@ -55,7 +55,7 @@ enum class Estimate : std::uint8_t { exact, rough };
 // The memory that loads of each model took. Thread-safe.
 class MeasuredNeeds {
  public:
-  // What the last load of the same file with the same estimate has taken; nullopt: there was none.
+  // The memory that the last load of the same file with the same estimate has taken; nullopt: there was none.
   [[nodiscard]] std::optional<MemoryNeed> find(const RegisteredModel& model, const MemoryNeed& estimated) const;
   // Stores that a load with the need `need`, an estimate or a result of find(), has taken `taken`.
   void note(const RegisteredModel& model, const MemoryNeed& need, const MemoryNeed& taken);

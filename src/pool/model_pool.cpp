@@ -425,7 +425,7 @@ std::vector<ModelView> ModelPool::views(const std::string& asking, std::span<con
   const std::string device = governor_.use()[place].name;
   const auto known = registry();
   const MutexLock lock(mutex_);
-  // Of two waiting loads, the later one gives up its weights; otherwise each could wait for the other's.
+  // The later one of two waiting loads gives up its weights; otherwise each could wait for the other's.
   const auto waits_behind = [&](const std::string& name) REQUIRES_LOCK(mutex_) {
     const auto other = loads_.find(name);
     const auto own = loads_.find(asking);
@@ -532,7 +532,7 @@ void ModelPool::keep_warm(const std::string& model) {
 void ModelPool::update_governor() {
   std::vector<llm::DeviceMemory> devices = llm::gpu_memory();
   {
-    // What loads have reserved may not be allocated yet, and would count as free once more.
+    // Memory that loads have reserved may not be allocated yet, and would count as free once more.
     const MutexLock lock(mutex_);
     for (llm::DeviceMemory& device : devices) {
       for (const auto& [name, resident] : residents_) {

@@ -136,10 +136,10 @@ class ModelPool final : public engine::WorkerSource {
   struct Reserved {
     Holding contexts;  // The resident has that of the weights.
     MemoryNeed need;
-    MemoryNeed wanted;  // The same with all that the load can do without.
+    MemoryNeed wanted;  // The need with all that the load can do without.
   };
   struct LoadWait;
-  // Of make_room_on_devices(). some: it has to be asked again. none: the load does not fit there.
+  // The result of make_room_on_devices(). some: it has to be asked again. none: the load does not fit there.
   enum class RoomMade : std::uint8_t { not_needed, some, none };
 
   [[nodiscard]] std::vector<const RegisteredModel*> able_models(const ModelRegistry& models, Capability capability) const;

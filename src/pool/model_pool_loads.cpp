@@ -350,7 +350,7 @@ Expected<MemoryNeed> ModelPool::place_whole(const RegisteredModel& model, engine
   return need_of(model, options);
 }
 
-// What a load may take of each device: what is left, and with `evicts` what idle models have there, except for background
+// The room for a load on each device: what is left, and with `evicts` what idle models have there, except for background
 // requests.
 std::vector<RoomOnDevice> ModelPool::rooms_for(const RegisteredModel& model, std::span<const llm::Device> devices, double share,
                                                bool evicts) {

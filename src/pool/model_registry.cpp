@@ -221,7 +221,7 @@ class RegistryReader {
     for (std::string& path : paths) {
       auto file = file_at(path);
       if (!file) continue;
-      // Of safetensors only Stable Diffusion is served. Others may lie there for other programs.
+      // Safetensors files are served for Stable Diffusion only. Others may lie there for other programs.
       if (llm::is_safetensors_name(path) && file->header && !file->header->is_diffusion()) continue;
       const bool is_projector = file->header ? file->header->is_projector() : lower_ascii(stem_of(path)).contains("mmproj");
       if (!file->header && llm::read_gguf_header(path, llm::GgufKind::adapter)) {

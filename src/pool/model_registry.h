@@ -108,7 +108,7 @@ class ModelRegistry {
 // The defaults for requests to the model.
 [[nodiscard]] ModelDefaults defaults_of(const RegisteredModel& model);
 
-// What the model's vectors of images can be compared with, if its projector is this one.
+// The vectors that the model's vectors of images can be compared with, if its projector is this one.
 [[nodiscard]] ImageVectors image_vectors_of(const RegisteredModel& model, const llm::Encoders& encoders);
 
 // Description of a model that is not loaded, for clients.

@@ -39,8 +39,8 @@ struct BatchLimits {
   bool fixed_grid = false;
   bool serves_background = true;  // Background streams get their row even if not all fit into tick_ms.
   double prefill_tick_ms = 250;   // Time of a tick without decoding sequences.
-  // The same if the tick completes prompts, so that a burst gets its first tokens together. Prompts of at most kFastChunk
-  // tokens may take longer (docs/decisions/0067).
+  // Time of a tick without decoding sequences that completes prompts, so that a burst gets its first tokens together. Prompts
+  // of at most kFastChunk tokens may take longer (docs/decisions/0067).
   double whole_prompts_ms = 1500;
 };
 

@@ -21,9 +21,9 @@ class RecentWork {
   void add(const std::string& tenant, std::int64_t tokens) { tenants_[tenant] += static_cast<double>(tokens); }
   // Ages what was added before, and forgets tenants with less than a token.
   void age(TimePoint now);
-  // As of the last call of age().
+  // The work of each tenant, in tokens that are aged as of the last call of age().
   [[nodiscard]] const std::map<std::string, double>& tenants() const { return tenants_; }
-  // What is left of work after some time.
+  // The part of `work` that is left after some time.
   [[nodiscard]] static double aged(double work, Duration after) {
     return work * std::exp(-to_ms(after) / to_ms(kTimeConstant));
   }

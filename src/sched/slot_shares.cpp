@@ -72,13 +72,13 @@ std::size_t SlotShares::slots_left(const std::string& tenant, const Uses& uses, 
     const std::size_t has = use.running + use.stuck;
     const std::size_t peak = other.peak_lately(now);
     const std::size_t wanted = std::max(peak, has + use.ready);
-    // What is left over by dividing is not kept for those who wait for it: FairShare decides who gets it.
+    // The remainder of the division is not kept for those who wait for it: FairShare decides who gets it.
     const std::size_t missing = std::max(excess(std::min(wanted, least), has), excess(std::min(peak, most), has + use.ready));
     const std::size_t comes_now = std::min(missing, use.ready);
     kept_for_ready += comes_now;
     kept_for_absent += missing - comes_now;
   }
-  // Those who ask now and then do not all come at once.
+  // Tenants who ask now and then do not all come at once.
   const std::size_t kept = kept_for_ready + std::min(kept_for_absent, slots < kSlotsForAbsent ? 0 : slots / 2);
   return std::min(free, std::max(excess(least, use_of(tenant).running), excess(free, kept)));
 }

@@ -26,13 +26,13 @@ class SlotShares {
     std::size_t ready = 0;    // Requests that wait only for a slot.
     std::size_t stuck = 0;    // Requests that could not use a slot, because they lack cells.
   };
-  using Uses = std::map<std::string, Use>;  // Of each tenant.
+  using Uses = std::map<std::string, Use>;  // By the tenant's name.
 
   // Call it whenever the uses have changed.
   void note(const Uses& uses, TimePoint now);
   // How many of the free slots the tenant may take.
   [[nodiscard]] std::size_t slots_left(const std::string& tenant, const Uses& uses, std::size_t slots, TimePoint now) const;
-  // Those that are remembered.
+  // The number of tenants that are remembered.
   [[nodiscard]] std::size_t tenants() const { return tenants_.size(); }
 
  private:

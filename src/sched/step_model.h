@@ -31,8 +31,8 @@ struct StepShape {
   std::int32_t prefill_rows = 0;       // All prefill rows.
   std::int32_t small_rows = 0;         // Rows of chunks < kFastChunk.
   std::int64_t kv_tokens = 0;          // n_past summed over all rows: the number of tokens before each row.
-  std::int64_t small_kv_tokens = 0;    // The same over rows of chunks < kFastChunk.
-  std::int64_t skipped_cells = 0;      // Of decode and draft rows.
+  std::int64_t small_kv_tokens = 0;    // n_past summed over rows of chunks < kFastChunk.
+  std::int64_t skipped_cells = 0;      // Cells that decode and draft rows skip.
   std::int64_t padding_kv_tokens = 0;  // n_past summed over the padding rows.
 
   // Adds a sequence's next token and `drafts` draft tokens after `cached` tokens. `cells`: those that the library looks at for
@@ -40,8 +40,8 @@ struct StepShape {
   void add_decode(std::int64_t cached, std::int32_t drafts = 0, std::int64_t cells = 0);
   // A row after the `cached` tokens of an idle slot.
   void add_padding(std::int64_t cached);
-  // The same decode and draft rows with so many draft rows more, which attend to as many cells as the mean of the others.
-  // Requires a decode row.
+  // A shape with the same decode and draft rows and so many draft rows more, which attend to as many cells as the mean of the
+  // others. Requires a decode row.
   [[nodiscard]] StepShape with_drafts(std::int32_t rows) const;
   // Adds the next `rows` tokens of a prompt after `cached` tokens.
   void add_chunk(std::int32_t rows, std::int64_t cached);

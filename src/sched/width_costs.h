@@ -1,5 +1,5 @@
-// What a decode call costs by its number of rows, as measured on this machine with this model. The library computes some widths
-// faster than smaller ones: on one CPU without AMX a 1.2 B model in Q4_0 takes 43 ms for three rows and 28 ms for four
+// The cost of a decode call by its number of rows, as measured on this machine with this model. The library computes some
+// widths faster than smaller ones: on one CPU without AMX a 1.2 B model in Q4_0 takes 43 ms for three rows and 28 ms for four
 // (docs/decisions/0062).
 #pragma once
 

@@ -1,4 +1,4 @@
-// What people see who watch the daemon: samples of its state, made by a thread of its own ("uma-live") and shared by all who
+// The view of people who watch the daemon: samples of its state, made by a thread of its own ("uma-live") and shared by all who
 // watch, on both servers. While nobody watches it looks at the counters every ten seconds, for the history, and no lane makes
 // anything for it.
 //
@@ -35,8 +35,8 @@ class LiveWatcher;
 class LiveFeed {
  public:
   static constexpr std::size_t kWatchersMax = 128;
-  static constexpr std::size_t kTenantWatchersMax = 32;    // Those of a tenant's administrators count apart.
-  static constexpr std::size_t kAdministratorPlaces = 16;  // Of kWatchersMax, for administrators only.
+  static constexpr std::size_t kTenantWatchersMax = 32;    // Watchers of one tenant; its administrators count apart.
+  static constexpr std::size_t kAdministratorPlaces = 16;  // Part of kWatchersMax, for administrators only.
 
   // `service` outlives the feed.
   explicit LiveFeed(Service& service) : service_(service) {}
@@ -62,7 +62,7 @@ class LiveFeed {
     std::vector<wire::LiveCall> calls;  // The longest ones.
     std::size_t left_out = 0;
   };
-  // What one audience sees.
+  // The part of a sample that one audience sees.
   struct Page {
     std::shared_ptr<const wire::LiveText> text;  // Shared by the watchers that write it.
     std::uint64_t changed = 0;                   // The number of the last sample that differs from the one before.
@@ -71,10 +71,10 @@ class LiveFeed {
     std::uint64_t number = 0;
     wire::LiveMoment moment;
     std::map<wire::LiveAudience, Page> pages;
-    std::string calls;                              // Those since the last sample.
-    std::deque<std::shared_ptr<const Calls>> past;  // Those of this sample and of earlier ones.
+    std::string calls;                              // Calls since the last sample.
+    std::deque<std::shared_ptr<const Calls>> past;  // Calls of this sample and of earlier ones.
   };
-  // What the thread has to do.
+  // The work that the thread has to do.
   struct Turn {
     bool is_last = false;
     bool begins = false;  // Somebody watches, and nobody did before.
@@ -103,7 +103,7 @@ class LiveFeed {
   std::vector<wire::LiveCall> calls_;  // The longest since the last sample.
   std::size_t calls_left_out_ = 0;     // The others.
   std::optional<double> pause_ms_;     // The longest since the last point of the history.
-  std::uint64_t number_ = 0;           // Of the last sample.
+  std::uint64_t number_ = 0;           // Number of the last sample.
   TimePoint read_due_{};
   TimePoint history_due_ = clock_.now();
   TimePoint sample_due_ = kNever;  // kNever: nobody watches.

@@ -1,4 +1,4 @@
-// What a service manager and a daemon tell each other: sd_listen_fds(3) and sd_notify(3).
+// The exchange between a service manager and a daemon: sd_listen_fds(3) and sd_notify(3).
 #pragma once
 
 #include <expected>

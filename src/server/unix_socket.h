@@ -12,7 +12,7 @@ struct UnixPeer {
   pid_t process = 0;  // 0: the system does not tell.
 };
 
-// Who connected to the other end. Nullopt if the system does not tell.
+// The user and process that connected to the other end. Nullopt if the system does not tell.
 [[nodiscard]] std::optional<UnixPeer> unix_peer_of(int connection);
 
 // Binds a socket to a file with the mode 0600, which the file has from the first moment, whatever the umask is. Returns 0 or an

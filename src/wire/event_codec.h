@@ -98,7 +98,7 @@ void append_agent(std::string& out, const Agent& agent);
 void append_cache_miss(json::ObjectWriter& parent, const CacheMiss& miss);
 // Appends "schema_left_out" if there is any.
 void append_left_out(json::ObjectWriter& object, const Usage& usage);
-// The same as "uma": {"usage": ...}, for APIs that show no receipt.
+// Appends "schema_left_out" within "uma": {"usage": ...}, for APIs that show no receipt.
 void append_own_left_out(json::ObjectWriter& object, const Usage& usage);
 [[nodiscard]] std::string_view model_state_name(ModelState state);
 

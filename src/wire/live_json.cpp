@@ -139,7 +139,7 @@ class SnapshotWriter {
     latency.close();
   }
 
-  // Those that are loaded; `worker` is their number in the metrics.
+  // The workers that are loaded; `worker` is their number in the metrics.
   void write_workers(json::ObjectWriter& snapshot) const {
     std::string& out = snapshot.begin("workers");
     auto activity = state_.activity.workers.begin();
@@ -272,7 +272,7 @@ class SnapshotWriter {
     memory.close();
   }
 
-  // Those in memory first.
+  // The models, those in memory first.
   void write_models(json::ObjectWriter& snapshot) const {
     std::vector<const ModelInfo*> models;
     for (const ModelInfo& model : state_.models) models.push_back(&model);

@@ -19,7 +19,7 @@
 
 namespace uma::wire {
 
-// What a client asks for.
+// The interval and the history that a client asks for.
 struct LiveRequest {
   static constexpr std::chrono::milliseconds kIntervalMin{100};
   static constexpr std::chrono::milliseconds kIntervalMax{10'000};
@@ -29,7 +29,7 @@ struct LiveRequest {
   std::chrono::seconds history = kHistoryMax;
 };
 
-// Who looks. What names the requests of other tenants is for the administrator.
+// The rights of a person who looks. Whatever names the requests of other tenants is for the administrator.
 struct LiveAudience {
   bool is_administrator = false;
   std::string tenant;
@@ -39,7 +39,7 @@ struct LiveAudience {
 // A call of the library, or a move of KV between tiers.
 struct LiveCall {
   std::string lane;   // The thread without "uma-".
-  std::string model;  // Of the lane; empty: it has none.
+  std::string model;  // The lane's model; empty: it has none.
   TraceSpan span;
 };
 

@@ -33,7 +33,7 @@ struct ThreadField {
 // Nullopt: the body has no `thread`. An impossible id fails with E_SESSION_001.
 [[nodiscard]] std::expected<std::optional<ThreadField>, RejectedBody> decode_thread(std::string_view body);
 
-// What the server holds of a thread up to one message.
+// The part of a thread that the server holds, up to one message.
 struct HeldThread {
   ResponseId previous;  // That message.
   std::string system;   // The field `system` of its first request; empty: none.
@@ -44,7 +44,7 @@ struct HeldThread {
 // Nullopt: the response is not a message of a thread.
 [[nodiscard]] std::optional<HeldThread> held_thread(const ResponseDetail& detail);
 
-// What is stored of a thread with each of its messages.
+// The facts that are stored of a thread with each of its messages.
 struct ThreadFacts {
   std::size_t system_bytes = 0;  // See ConversationReader::system_bytes().
   std::string tools;             // See HeldThread::tools.

@@ -162,8 +162,8 @@ void append_content(std::string& out, const EosEvent& eos) {
   out += ']';
 }
 
-// What Anthropic's clients decide by: at the first and last they send the whole conversation, with a new thread or without one.
-// Empty: the error is not about a thread.
+// The code by which Anthropic's clients decide: at the first and last they send the whole conversation, with a new thread or
+// without one. Empty: the error is not about a thread.
 std::string_view thread_error_code(ErrorCode code, std::string_view field) {
   if (code == ErrorCode::session_unknown) return "thread_not_found";
   if (field == kThreadSystemField || field == kThreadToolsField) return "thread_fingerprint_mismatch";

@@ -14,7 +14,7 @@
 
 namespace uma::wire {
 
-// What an answer says of its request.
+// The facts that an answer states of its request.
 struct MessageFacts {
   std::string id;
   std::string model;

@@ -11,7 +11,7 @@ namespace uma::wire {
 
 // Reads "metadata" as an object of texts; "{}" if it is absent.
 [[nodiscard]] std::string metadata_field(json::FieldReader& fields);
-// The same as changes of a session that had no metadata.
+// Reads "metadata" as an object of texts, and returns it as changes of a session that had no metadata.
 [[nodiscard]] std::vector<MetadataChange> whole_metadata(json::FieldReader& fields);
 // Reads "metadata" as the changes that it asks for: a text sets a pair, null removes it.
 [[nodiscard]] std::vector<MetadataChange> metadata_changes(json::FieldReader& fields);

@@ -19,7 +19,7 @@ std::string_view architecture_of(const ModelInfo& model) {
   return model.file.architecture.empty() ? "unknown" : std::string_view(model.file.architecture);
 }
 
-// Such as "8.2B".
+// The number of parameters as a text, such as "8.2B".
 std::string parameter_size(std::uint64_t parameters) {
   const auto count = static_cast<double>(parameters);
   if (count >= 1e9) return std::format("{:.1f}B", count / 1e9);

@@ -172,7 +172,7 @@ CompletionRequest read_completion(CompletionKind kind, json::FieldReader& fields
 
 // --- answers
 
-// What the model can do, by Ollama's names.
+// The abilities of the model, by Ollama's names.
 std::vector<std::string_view> abilities_of(const ModelInfo& model) {
   if (model.capability == Capability::text_embedding) return {"embedding"};
   if (model.capability == Capability::rerank) return {"rerank"};
@@ -188,7 +188,7 @@ std::vector<std::string_view> abilities_of(const ModelInfo& model) {
 
 using Names = std::vector<std::string_view>;
 
-// What the model reads and makes, by OpenRouter's names.
+// The modalities that the model reads and makes, by OpenRouter's names.
 Names input_modalities(const ModelInfo& model) {
   Names names = {"text"};
   if (model.reads_images) names.emplace_back("image");

@@ -98,7 +98,7 @@ void read_own_fields(json::FieldReader& fields, PictureRequest& request) {
   if (const auto deadline = fields.integer("deadline_ms", 0, kTimeMsMax)) request.deadline_ms = deadline;
 }
 
-// What every request for pictures has, whatever its API calls the size.
+// The fields of every request for pictures, whatever its API calls the size.
 PictureRequest common_fields(json::FieldReader& fields) {
   PictureRequest request;
   request.model = fields.text("model", {0, kModelBytesMax}).value_or("");

@@ -37,7 +37,7 @@ struct PngFile {
   std::uint64_t seed = 0;
   std::string bytes;
 };
-// What an answer says besides its pictures.
+// The facts that an answer states besides its pictures.
 struct ImagesHead {
   std::int64_t created_s = 0;  // Unix time.
   PictureBegun begun{};

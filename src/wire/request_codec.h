@@ -28,8 +28,8 @@ inline constexpr std::int64_t kTtlSecondsMax = 315'360'000;  // Ten years.
 // `body` is a frame without its length. Pure.
 [[nodiscard]] std::expected<Request, RejectedRequest> decode_request(std::string_view body);
 
-// The same for HTTP. The path determines the type, which must be known, and the session (empty: none); the body, which may be
-// empty, has the other fields. Pure.
+// Decodes a request of HTTP. The path determines the type, which must be known, and the session (empty: none); the body, which
+// may be empty, has the other fields. Pure.
 [[nodiscard]] std::expected<RequestBody, RejectedBody> decode_session_request(std::string_view type, std::string_view session,
                                                                               std::string_view body);
 

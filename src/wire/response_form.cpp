@@ -108,7 +108,7 @@ std::string repeated_fields(json::FieldReader& fields, const RepeatedFacts& fact
     object.null_field("instructions");
   }
   repeat_number(object, "max_output_tokens", options.max_tokens);
-  // Of tools that OpenAI's servers run; here are none.
+  // The limit is for tools that OpenAI's servers run; here are none.
   repeat_number(object, "max_tool_calls", fields.integer("max_tool_calls", 0, json::kInt32Max));
   if (facts.previous.empty()) {
     object.null_field("previous_response_id");

@@ -14,7 +14,7 @@ namespace uma::wire {
 // How much of the request a response repeats: events before its end leave out the long fields.
 enum class Repeated : std::uint8_t { all, brief };
 
-// What the repeated fields are made from, beside the request's JSON. Borrowed.
+// The facts that the repeated fields are made from, beside the request's JSON. Borrowed.
 struct RepeatedFacts {
   const GenerateRequest& generate;
   const ResponseRequest& response;

@@ -19,7 +19,7 @@ struct ResponseId {
 };
 [[nodiscard]] std::string response_id_text(const ResponseId& id);
 [[nodiscard]] std::optional<ResponseId> parse_response_id(std::string_view text);
-// Those of the message that is this response in a thread.
+// The id of the message that is this response in a thread.
 [[nodiscard]] std::string message_id_text(const ResponseId& id);
 [[nodiscard]] std::optional<ResponseId> parse_message_id(std::string_view text);
 [[nodiscard]] std::string conversation_id_text(std::string_view session);

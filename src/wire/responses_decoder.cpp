@@ -264,7 +264,7 @@ class MessageReader {
   std::optional<Reply> reply_;  // The assistant's message that the next item may belong to.
 };
 
-// What the items of a request need and leave.
+// The facts that the items of a request need and leave.
 struct ItemFacts {
   const ReferencedItems& stored;
   std::vector<std::string> left_out{};  // Types of items that are left out.

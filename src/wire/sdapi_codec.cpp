@@ -12,7 +12,7 @@
 namespace uma::wire {
 namespace {
 
-// What pages call the usual schedule of a sampler.
+// The name by which pages call the usual schedule of a sampler.
 constexpr std::string_view kAutomatic = "Automatic";
 
 // The sampler, whose name may end with a schedule's, as older pages send it: "DPM++ 2M Karras".

@@ -23,7 +23,7 @@ namespace uma::wire {
 // sd_model_checkpoint of the body of options; nullopt: it sets none.
 [[nodiscard]] std::expected<std::optional<std::string>, RejectedBody> decode_sd_options(std::string_view body);
 [[nodiscard]] std::string sd_options_json(std::string_view model);
-// Those of `models` that draw.
+// The list of those of `models` that draw.
 [[nodiscard]] std::string sd_models_json(std::span<const ModelInfo> models);
 [[nodiscard]] std::string sd_samplers_json();
 [[nodiscard]] std::string sd_schedulers_json();

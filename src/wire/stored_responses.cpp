@@ -228,7 +228,7 @@ std::string session_of_item(std::string_view id) {
   if (begin == std::string_view::npos) return "";
   const std::string_view rest = id.substr(begin + 1);
   const std::size_t end = std::min(rest.find('_'), rest.size());
-  // The same digits as in the id of a conversation.
+  // The digits are those of the conversation's id.
   return parse_conversation_id(std::format("conv_{}", rest.substr(0, end))).value_or("");
 }
 

@@ -1,4 +1,4 @@
-// What requests say about thoughts, by the names that clients of each API know: whether, how hard, and for how many tokens at
+// Fields of requests about thoughts, by the names that clients of each API know: whether, how hard, and for how many tokens at
 // most.
 #pragma once
 

@@ -142,7 +142,7 @@ uma::ModelSpec tiny_grid_spec() {
   return spec;
 }
 
-// The same as an embedding model whose texts and images share one space; it has the same projector.
+// The model with grids as an embedding model whose texts and images share one space; it has the same projector.
 uma::ModelSpec tiny_grid_embed_spec() {
   uma::ModelSpec spec = tiny_grid_spec();
   spec.name = "uma tiny grid embed";

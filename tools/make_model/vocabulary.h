@@ -52,7 +52,7 @@ inline constexpr std::int32_t kPieceBegin = 2;
 inline constexpr std::int32_t kPieceEnd = 3;
 inline constexpr std::int32_t kPieceMask = 4;
 
-// The same for word pieces: characters (also a few of other scripts), the same English words, endings and syllables.
+// The vocabulary of word pieces: characters (also a few of other scripts), the same English words, endings and syllables.
 [[nodiscard]] std::size_t word_pieces_size_min();
 [[nodiscard]] Vocabulary make_word_pieces(std::size_t size);
 

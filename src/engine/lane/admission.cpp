@@ -138,7 +138,7 @@ Admission::Outcome Admission::try_to_place(Sequence& next, const Passed& passed,
   if (next.is_finished()) return Outcome::ended;
   const PrefixHit hit = finder_.find(next);
   const std::int32_t tokens = tokens_left(next, hit.tokens_count);
-  // What it would have reused is gone: it may no longer be the next one.
+  // Tokens that the sequence would have reused are gone: it may no longer be the next one.
   if (tokens > std::exchange(next.tokens_to_compute, tokens)) return Outcome::waits;
   if (hit.is_on_disk()) {
     if (!placement_.evict_ahead(next)) return Outcome::holds_back;
@@ -208,7 +208,7 @@ bool Admission::is_ready(Sequence& sequence, std::span<const RequestId> overtake
          !std::ranges::contains(overtaken, sequence.job.id);
 }
 
-// Of interactive sequences. Those that were swapped out go on as soon as they can, and count as running.
+// The use of slots by interactive sequences. Those that were swapped out go on as soon as they can, and count as running.
 sched::SlotShares::Uses Admission::uses_of_slots(std::span<const RequestId> overtaken) const {
   sched::SlotShares::Uses uses;
   for (const SequencePtr& sequence : parts_.sequences) {

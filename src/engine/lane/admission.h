@@ -59,10 +59,10 @@ class Admission {
   // slot, and those behind it may go first; `no_share`: those of other tenants may; `holds_back`: they wait, too; `ended`:
   // without having been placed.
   enum class Outcome : std::uint8_t { placed, waits, holds_back, no_slot, no_share, overtaken, ended };
-  // What a round of admission has passed over.
+  // The requests and tenants that a round of admission has passed over.
   struct Passed {
     std::vector<RequestId> overtaken;
-    std::vector<std::string> tenants;  // Those without a share in the free slots.
+    std::vector<std::string> tenants;  // Tenants without a share in the free slots.
   };
   // The smallest goes first.
   using Order = std::tuple<bool, TimePoint, bool, sched::FairShare::Rank, double>;

@@ -18,7 +18,7 @@ constexpr Duration kFailurePauseMax = std::chrono::hours(1);
 // A state without pieces is saved at once, for which streams wait; so long it waits for them.
 constexpr Duration kStreamPatience = std::chrono::minutes(1);
 
-// Of a slot that runs, those of its former turn.
+// The number of the slot's tokens to write: if it runs, those of its former turn.
 std::size_t tokens_to_write(const Slot& slot) {
   return slot.is_running ? std::min(slot.written_to, slot.tokens.size()) : slot.tokens.size();
 }

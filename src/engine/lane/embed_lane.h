@@ -76,7 +76,7 @@ struct EmbedLaneOptions {
   std::int32_t index = 0;
   std::int32_t threads = 1;            // Compute threads.
   double call_ms_max = 250;            // Target for a call, because new requests wait for its end.
-  double call_ms_beside_streams = 50;  // The same target while other lanes stream tokens.
+  double call_ms_beside_streams = 50;  // Target while other lanes stream tokens.
   std::size_t queue_depth_warn = 50;   // Requests; more are logged as a warning; 0: never.
   // The lane's counters, which outlive it; null: it makes its own.
   std::shared_ptr<EmbedStats> stats = nullptr;  // Shared with the readers of metrics.
@@ -84,9 +84,9 @@ struct EmbedLaneOptions {
   std::function<bool()> has_streams = nullptr;
   // The workers that share the threads; null: there is no other worker.
   std::shared_ptr<BusyWorkers> workers = nullptr;  // Shared by all workers of the daemon.
-  // As LaneOptions::encode; null: texts have no images.
+  // Encodes an image (LaneOptions::encode); null: texts have no images.
   EncodeImage encode = nullptr;
-  // As LaneOptions::on_lost.
+  // The callback for a lost device (LaneOptions::on_lost).
   std::function<void()> on_lost = nullptr;
 };
 

@@ -79,7 +79,7 @@ class Lane {
   // The size of the session's cached tokens, as of the beginning or end of its last request in this lane.
   [[nodiscard]] std::uint64_t bytes_of(const SessionId& session) const { return slots_.bytes_of(session); }
 
-  // What its slots do and who waits for one, without the model's name; null: nothing was published yet.
+  // The activity of its slots and of those who wait for one, without the model's name; null: nothing was published yet.
   [[nodiscard]] std::shared_ptr<const LaneActivity> activity(TimePoint now) { return activity_.read(now); }
 
   // --- Owner thread.

@@ -29,7 +29,7 @@ struct LaneOptions {
   std::int32_t threads_beside_prefill = 0;
   bool is_on_devices = false;         // The CPU computes no layer.
   std::int32_t sampling_threads = 0;  // Choose tokens beside the lane's thread; 0: none.
-  // Of a call. To wake threads for fewer takes longer than to choose from them.
+  // The fewest logits of a call for which these threads help. Waking them for fewer takes longer than choosing from them.
   std::size_t sampling_logits_min = 1 << 17;
   double tick_ms = 30;        // Minimum time of a tick.
   double target_ttft_ms = 0;  // Default time to the first token; 0: none.
@@ -41,7 +41,7 @@ struct LaneOptions {
   bool is_reproducible = false;
   // Computes a few meaningless calls before the first request (warm_up.h).
   bool warms_up = false;
-  std::shared_ptr<KeptWidths> widths = nullptr;  // What earlier starts have measured; null: it is measured in any case.
+  std::shared_ptr<KeptWidths> widths = nullptr;  // Times that earlier starts have measured; null: it is measured in any case.
   bool speculates = true;                        // Draft tokens are used where they are faster; the text is the same.
   std::int32_t verify_every = 0;                 // One in so many reuses is computed again and compared; 0: none.
   // Shared by all workers of the daemon, which share its threads; null: there is no other worker.
@@ -58,7 +58,8 @@ struct LaneOptions {
   // The number of cores that other processes have used recently (CpuLoad); called while there is work. Null: the number of
   // threads is fixed.
   std::function<std::optional<double>()> others_busy = nullptr;
-  // The same since its own last call, for the warm-up. Null: measured times are kept whatever else ran.
+  // The number of cores that others have used since its own last call, for the warm-up. Null: measured times are kept whatever
+  // else ran.
   std::function<std::optional<double>()> others_busy_while_measured = nullptr;
   // Makes the prefill lane's context anew for a longer prompt (PrefillOptions::make_wider). Null: it keeps its first one.
   llm::MakeContext make_prefill_context = nullptr;

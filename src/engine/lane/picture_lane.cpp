@@ -21,7 +21,7 @@ constexpr TraceKind kDecodeSpan{.name = "decode_picture", .numbers = {"width", "
 
 // The weight of the last call in the mean time of a row.
 constexpr double kNewest = 0.3;
-// What decoding or encoding a picture costs, in rows.
+// The cost of decoding or encoding a picture, in rows.
 constexpr std::int32_t kRowsOfDecoding = 3;
 
 // The rows of a call for one step of the task's pictures.

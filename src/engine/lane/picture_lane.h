@@ -92,11 +92,11 @@ struct PictureLaneOptions {
   std::int32_t index = 0;
   std::int32_t threads = 1;            // Compute threads.
   double call_ms_max = 100;            // Target for a call, because cancels and new requests wait for its end.
-  double call_ms_beside_streams = 50;  // The same target while other lanes stream tokens.
+  double call_ms_beside_streams = 50;  // Target while other lanes stream tokens.
   std::size_t queue_depth_warn = 50;   // Requests; more are logged as a warning; 0: never.
   // The lane's counters, which outlive it; null: it makes its own.
   std::shared_ptr<PictureStats> stats = nullptr;  // Shared with the readers of metrics.
-  // As EmbedLaneOptions.
+  // Callbacks and workers as in EmbedLaneOptions.
   std::function<bool()> has_streams = nullptr;
   std::shared_ptr<BusyWorkers> workers = nullptr;  // Shared by all workers of the daemon.
   std::function<void()> on_lost = nullptr;
@@ -133,11 +133,11 @@ class PictureLane {
     PictureTask asked;
     std::optional<llm::Caption> caption{};
     std::optional<llm::Caption> negative{};                        // Stays empty if the drawings do not need it.
-    std::optional<std::vector<float>> begin{};                     // As the model computes with it.
-    std::vector<std::unique_ptr<llm::PictureDrawing>> drawings{};  // Of each picture; null: not begun, or finished.
+    std::optional<std::vector<float>> begin{};                     // In the form that the model computes with.
+    std::vector<std::unique_ptr<llm::PictureDrawing>> drawings{};  // One for each picture; null: not begun, or finished.
     std::int32_t finished = 0;
     std::int32_t decoded = 0;
-    std::int64_t steps_done = 0;  // Of all pictures.
+    std::int64_t steps_done = 0;  // Steps of all pictures.
     TimePoint began{};            // When its first call began; zero: it has not.
   };
   struct Picked {
@@ -145,7 +145,7 @@ class PictureLane {
     std::int32_t picture = 0;
   };
 
-  // What a picture needs next.
+  // The work that a picture needs next.
   enum class Work : std::uint8_t { step, encoding, decoding };
   [[nodiscard]] static Work work_of(const Picked& picture);
   void take_commands();

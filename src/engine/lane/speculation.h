@@ -61,7 +61,7 @@ class Speculation {
   std::vector<ModelDrafter::Candidate> candidates_;
   std::vector<sched::DraftOffer> offers_;  // One for each planned row.
   sched::DraftBalance balance_;
-  // Of the last add_drafts().
+  // Figures of the last add_drafts().
   sched::StepShape plain_;  // The planned rows without draft tokens,
   double plain_ms_ = 0;     // and their expected time with padding.
   std::int32_t padding_ = 0;

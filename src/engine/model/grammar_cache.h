@@ -45,7 +45,7 @@ class GrammarCache {
  public:
   explicit GrammarCache(std::size_t bytes_max = 16ul << 20) : bytes_max_(bytes_max) {}
 
-  // As compile_grammars(). Requires: the same format in every call. Errors are cached, too.
+  // The result of compile_grammars(), which is cached. Requires: the same format in every call. Errors are cached, too.
   [[nodiscard]] Expected<ReplyGrammars> compile(const chat::ChatFormat& format, const GenerateOptions& options);
 
  private:

@@ -58,7 +58,7 @@ inline constexpr std::int32_t kPrefillCellsFirst = 2048;
   return options.lanes && options.context.sequences > 1 && !options.devices.are_named();
 }
 
-// Of the one context of a model that draws: four guided pictures a call.
+// Options of the one context of a model that draws: four guided pictures a call.
 [[nodiscard]] llm::PictureContextOptions picture_options(const LoadWorkersOptions& options);
 
 // Blocks. `on_progress` is called with values from 0 to 1; it returns false to end the load early, which is then an error.

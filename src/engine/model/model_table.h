@@ -74,8 +74,8 @@ struct ServedModel {
 // has no model yet. kNever: `deadline_ms` is 0.
 [[nodiscard]] TimePoint deadline_after(TimePoint received, std::int64_t deadline_ms, const ServedModel* loaded);
 
-// The same for a request that generates no tokens and has `deadline_ms` until it is done; nullopt: the default of its class,
-// for interactive ones `usual_ms`.
+// The deadline, as deadline_after(), of a request that generates no tokens and has `deadline_ms` until it is done; nullopt: the
+// default of its class, for interactive ones `usual_ms`.
 [[nodiscard]] TimePoint deadline_of_whole(TimePoint received, RequestClass request_class,
                                           std::optional<std::int64_t> deadline_ms, std::int64_t usual_ms,
                                           const ServedModel& loaded);

@@ -53,7 +53,7 @@ class Generations {
     PromptOutline outline = {};                  // chat::ChatTokens::outline
   };
 
-  // What note() needs of a job that is in its lane.
+  // The data that note() needs of a job that is in its lane.
   struct WatchedJob {
     std::vector<Token> prompt;
     SessionId session;
@@ -93,14 +93,14 @@ class Generations {
                                                    std::optional<PromptHead> head = {});
   void end(InFlight& request, const Event& terminal);
 
-  static constexpr std::size_t kWrittenBytesMax = std::size_t{4} << 20;  // Of one tenant: about a million tokens.
+  static constexpr std::size_t kWrittenBytesMax = std::size_t{4} << 20;  // Limit of one tenant: about a million tokens.
 
   const RouterParts parts_;
   ReplyPlaces places_;
   WorkerSource& source_;
   Random& random_;
   Counter& refused_;
-  // Of requests whose conversation the client keeps.
+  // Replies to requests whose conversation the client keeps.
   const std::shared_ptr<chat::WrittenReplies> written_ = std::make_shared<chat::WrittenReplies>(kWrittenBytesMax);
 };
 

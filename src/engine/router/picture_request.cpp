@@ -61,7 +61,7 @@ class Delivery {
         picture_tokens_(picture_tokens),
         sink_(std::move(sink)) {}
 
-  // As PictureTask::OnStep. Throws if a picture cannot be written.
+  // The handler for PictureTask::OnStep. False also if a picture cannot be written: problem_ says why.
   bool deliver(const PictureTask::Step& step) {
     const std::int32_t done = step.drawing.steps_done() - (receipt_.steps - steps_);
     if (!step.is_decoding)
@@ -112,13 +112,13 @@ class Delivery {
   PictureReceipt receipt_;
   const std::int32_t steps_;  // That are drawn of each picture.
   const std::int32_t scale_;
-  const std::int64_t picture_tokens_;  // Of one picture.
+  const std::int64_t picture_tokens_;  // Tokens of one picture.
   const std::shared_ptr<PictureSink> sink_;
   bool has_delivered_ = false;  // A picture, finished or not.
   std::optional<Error> problem_;
 };
 
-// What a request's drawings are made from.
+// The input that a request's drawings are made from.
 struct PictureInput {
   llm::CaptionTokens caption;
   llm::CaptionTokens negative;

@@ -59,12 +59,12 @@ class PrefixExchange {
   void expire();
 
  private:
-  // What is known of a head.
+  // The facts that are known of a head.
   struct Known {
     TimePoint last_used{};
     TimePoint look_up_from{};      // Before, the result of the last lookup counts.
     TimePoint store_from{};        // Before, it is not tried again to store it.
-    std::size_t tokens_count = 0;  // Of the first conversation's prompt, which had the checksum.
+    std::size_t tokens_count = 0;  // Length of the first conversation's prompt, which had the checksum.
     kv::Checksum conversation;
   };
   struct Lookup {

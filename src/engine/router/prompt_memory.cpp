@@ -250,7 +250,7 @@ PromptComparison PromptMemory::compare(const TenantId& tenant, const PromptFacts
   }
   const std::int32_t common = std::min(common_prefix(named.line->tokens, prompt.tokens), named.reply->known_tokens);
   found.miss = difference(prompt, found.outline, *named.line, *named.reply, common);
-  // Of a prompt that is known otherwise nothing is new there.
+  // A prompt that is known otherwise has nothing new there.
   if (found.known_prefix == found.miss.token) count_repeats(known->second, found.miss);
   return found;
 }

@@ -41,10 +41,10 @@ struct PromptFacts {
   const llm::Vocab& vocab;
 };
 
-// What compare() has found.
+// The result of compare().
 struct PromptComparison {
   CacheMiss miss;
-  PromptOutline outline{};        // Of the whole prompt.
+  PromptOutline outline{};        // Outline of the whole prompt.
   std::int32_t known_prefix = 0;  // Tokens at the beginning that were computed before with this model.
   bool is_branch = false;         // The prompt that has them goes on differently.
   bool is_reloaded = false;       // The model was loaded again since.
@@ -80,7 +80,7 @@ class PromptMemory {
 
   // --- Any thread.
   [[nodiscard]] std::int64_t bytes() const { return bytes_.value(); }
-  // Of kCacheMissKinds[index].
+  // Misses of the kind kCacheMissKinds[index].
   [[nodiscard]] std::uint64_t misses(std::size_t index) const { return misses_[index].value(); }
 
  private:
@@ -135,8 +135,8 @@ class PromptMemory {
   std::array<Counter, kCacheMissKinds.size()> misses_;
 };
 
-// What the receipt says: the difference, or that KV of known tokens was not there, whichever cost more; of a reply that the
-// request names, the difference. `can_cut`: the model's context can be cut back anywhere.
+// The miss that the receipt states: the difference, or that KV of known tokens was not there, whichever cost more; for a reply
+// that the request names, the difference. `can_cut`: the model's context can be cut back anywhere.
 [[nodiscard]] CacheMiss final_miss(const PromptComparison& found, const Usage& usage, bool can_cut);
 
 // The number of tokens of `prompt` that are in runs which `known` has, too; of long prompts it counts a part only. O(tokens).

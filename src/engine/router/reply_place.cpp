@@ -28,7 +28,7 @@ Expected<Unit> check_call(const kv::SessionRecord& record, const GenerateRequest
   return Unit{};
 }
 
-// The same for a response that continues a conversation.
+// Checks that a response can continue the conversation of this record. Errors: E_PROTO_003.
 Expected<Unit> check_response(const kv::SessionRecord& record, const GenerateRequest& call) {
   if (call.regenerate) return check_call(record, call);
   const auto waits = [](const ChatMessage& message) { return message.role != "system"; };

@@ -49,11 +49,11 @@
 
 namespace uma::engine {
 
-// What the router knows of ActivitySnapshot.
+// The router's part of an ActivitySnapshot.
 struct RouterActivity {
   std::vector<WaitingRequest> waiting;
   std::int64_t waiting_count = 0;
-  TenantActivities tenants;  // Those that wait, without work.
+  TenantActivities tenants;  // Waiting requests by tenant, without work.
   std::map<std::string, std::int64_t> model_uses;
 };
 
@@ -82,7 +82,7 @@ class Router {
 
   // Before the first step: the sessions of the catalog, and the images that sessions use.
   [[nodiscard]] std::unordered_set<SessionId> session_ids() const;
-  // Those that belong to this daemon, if others share the catalog.
+  // The sessions that belong to this daemon, if others share the catalog.
   [[nodiscard]] std::unordered_set<SessionId> owned_session_ids() const;
   [[nodiscard]] std::unordered_set<std::string> image_ids() const { return images_.release().all(); }
 
@@ -96,7 +96,8 @@ class Router {
   [[nodiscard]] std::int64_t session_bytes() const { return session_table_.bytes_stored(); }
   [[nodiscard]] std::uint64_t requests_refused() const { return requests_refused_.value(); }
   [[nodiscard]] const PromptMemory& prompts() const { return prompts_; }  // Its counters.
-  // What was published last; null: nothing yet. Asks for more, for a while: the value may be old if nobody asked lately.
+  // The activity that was published last; null: nothing yet. Asks for more, for a while: the value may be old if nobody asked
+  // lately.
   [[nodiscard]] std::shared_ptr<const RouterActivity> activity();
 
   // --- Router thread.

@@ -25,7 +25,7 @@ std::string too_long(std::size_t tokens, std::size_t context) {
       tokens, context - 1, context);
 }
 
-// What gives a conversation more tokens than the context's: it depends on what limits them.
+// Advice for a conversation with more tokens than the context's: it depends on what limits them.
 std::string remedy(const ServedModel& served) {
   const llm::ContextShape& shape = served.shape();
   const std::int64_t trained = shape.rope_tokens > 0 ? shape.rope_tokens : served.model->facts().train_tokens;

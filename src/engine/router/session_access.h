@@ -27,7 +27,7 @@ namespace uma::engine {
 [[nodiscard]] Expected<Unit> check_may_fit(const ServedModel& served, const Input& input, std::string_view system = {});
 // Checks that `known` tokens and `added` new ones leave a cell for one token of reply. Errors: E_LIMIT_001, E_LIMIT_004.
 [[nodiscard]] Expected<Unit> check_fits(const ServedModel& served, std::size_t known, std::size_t added);
-// The same check for a record that has just got `added` tokens, without the turns that a full context may drop.
+// Checks, as check_fits(), a record that has just got `added` tokens, without the turns that a full context may drop.
 [[nodiscard]] Expected<Unit> check_record_fits(const ServedModel& served, const kv::SessionRecord& record, std::size_t added);
 // Checks that the record's tokens belong to this model, because the model's name may mean another file by now, or the
 // session's name another session since the model was leased. Errors: E_MODEL_001; E_SESSION_002.
@@ -56,7 +56,7 @@ class SessionAccess {
   [[nodiscard]] std::size_t least_loaded_lane(const ServedModel& served) const;
 
   [[nodiscard]] SessionInfo info_of(const Session& session) const;
-  // The same for a list, with the part of the metadata that is always in memory.
+  // The session's info for a list, with the part of the metadata that is always in memory.
   [[nodiscard]] SessionInfo listed_info_of(const Session& session) const;
   // `record` is the session's record, or the beginning of it.
 

@@ -57,7 +57,7 @@ Expected<kv::SessionRecord> with_turns_to(const kv::SessionRecord& record, std::
   return rewound(record, static_cast<std::size_t>(turn - dropped) + 1, now_s);
 }
 
-// What a fork behind `turn` has of the record (ForkRequest::turn). Errors: E_PROTO_003.
+// The part of the record that a fork behind `turn` has (ForkRequest::turn). Errors: E_PROTO_003.
 Expected<kv::SessionRecord> beginning_of(const kv::SessionRecord& record, std::optional<std::int32_t> turn,
                                          std::int64_t now_s) {
   if (!turn) return record;

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kTokenBytes = sizeof(Token) + 12;
 constexpr std::size_t kTextedTokenBytes = kTokenBytes + sizeof(std::size_t) + 28;
 constexpr std::size_t kTextFactor = 3;  // A text, and its JSON.
-// Of a text to tokenize: the answer is encoded on the thread that serves all connections.
+// The limit of a text to tokenize: the answer is encoded on the thread that serves all connections.
 constexpr std::size_t kTokenizeBytesMax = 1ul << 20;
 
 Expected<Unit> charge(const RequestShare& share, std::size_t bytes) {

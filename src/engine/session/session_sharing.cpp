@@ -11,8 +11,8 @@
 namespace uma::engine {
 namespace {
 
-// Of a shared catalog. What others change is listed so much later, and a session that another daemon asks for is given up so
-// much later.
+// Times of a shared catalog. Changes by others are listed so much later, and a session that another daemon asks for is given up
+// so much later.
 constexpr Duration kSyncEvery = std::chrono::milliseconds(500);
 constexpr Duration kSyncRetry = std::chrono::seconds(2);
 constexpr Duration kPublishAfter = std::chrono::seconds(5);  // The state of a session that is idle for so long is shared.
@@ -135,7 +135,7 @@ void SessionTable::take(kv::SessionSummary changed) {
   replace_summary(*session, std::move(changed));
 }
 
-// Of a session that another daemon has changed.
+// Replaces the summary of a session that another daemon has changed.
 void SessionTable::replace_summary(Session& session, kv::SessionSummary summary) {
   if (summary.name != session.summary.name) forget_name(session.summary);
   // Also if it is the same: another session may have had it meanwhile.

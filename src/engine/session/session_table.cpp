@@ -201,7 +201,7 @@ Task<Expected<SessionLock>> SessionTable::lock(Session& session) {
   }
   if (is_foreign(session)) {
     auto owned = co_await own(session);
-    // Those behind it would ask in vain for as long.
+    // Requests that wait behind this one would ask in vain for as long.
     if (!owned) refuse_locks(session, owned.error());
     if (!owned) co_return owned.error();
   }

@@ -70,7 +70,7 @@ class Account {
   [[nodiscard]] std::optional<std::int64_t> deadline_ms() const { return deadline_ms_; }  // See ApiKey.
 
   [[nodiscard]] bool is_admin() const { return is_admin_; }  // See ApiKey.
-  // Of the key; nullopt: no key.
+  // The digest of the key; nullopt: no key.
   [[nodiscard]] const std::optional<Sha256Digest>& digest() const { return digest_; }
 
   // Takes one request. Returns nullopt if it is admitted, else the time to wait; then nothing is taken. With `uses_tokens`, a

@@ -757,7 +757,7 @@ Awaitable<bool> HttpConnection::respond(int status, std::string_view content_typ
   RequestShare share;                           // Until the last byte is written.
   if (body.size() > kWrittenBytesMax) {
     share = server_.service.open_share(current_.caller ? tenant() : TenantId());
-    // What a request has changed or computed is told in any case: a client would ask for it again.
+    // Everything that a request has changed or computed is told in any case: a client would ask for it again.
     if (const auto held = share->grow(body.size()); !held && current_.method == "GET") {
       std::string().swap(body);
       co_return co_await respond_error(http_status(held.error().code), held.error(), keep_alive, "",

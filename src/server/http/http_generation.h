@@ -77,7 +77,7 @@ class GenerationSink final : public EventSink {
   void keep_alive();
   // See AnswerEncoder::session(). Any thread.
   [[nodiscard]] std::string session();
-  // What is known of the prompt; nothing before it is ready. Any thread.
+  // The facts that are known of the prompt; nothing before it is ready. Any thread.
   [[nodiscard]] PromptReadyEvent prompt();
 
   // --- After the outbox said that the generation has ended.
@@ -100,8 +100,8 @@ class GenerationSink final : public EventSink {
   const std::unique_ptr<AnswerEncoder> encoder_ GUARDED_BY(mutex_);
   bool has_begun_ GUARDED_BY(mutex_) = false;       // The encoder has written the stream's first event.
   std::string refused_first_ GUARDED_BY(mutex_);    // That event, while the outbox has not taken it.
-  std::string bytes_ GUARDED_BY(mutex_);            // Those of one event; keeps its memory.
-  std::size_t first_bytes_ GUARDED_BY(mutex_) = 0;  // Of bytes_: those of the first event.
+  std::string bytes_ GUARDED_BY(mutex_);            // The bytes of one event; keeps its memory.
+  std::size_t first_bytes_ GUARDED_BY(mutex_) = 0;  // The part of bytes_ that is the first event.
   PromptReadyEvent prompt_ GUARDED_BY(mutex_);
   RequestShare share_;              // EosEvent::share, held until the answer is written.
   std::optional<EosEvent> failed_;  // Written before the outbox learns of the end, read after that.

@@ -256,7 +256,7 @@ Expected<KeyOutcome<Unit>> KeyRing::remove_now(const std::string& name, const Ac
       caller, [&](const std::string& text, const Keys& keys, KeyOutcome<Unit>& outcome) -> Expected<std::string> {
         const ApiKey* key = find_key(keys, name);
         const auto stays = [&](const ApiKey& each) { return each.name != name; };
-        // Of a key that was taken out of the file by hand, the file has nothing any more.
+        // A key that was taken out of the file by hand has nothing in the file any more.
         const bool is_known =
             key != nullptr || std::ranges::contains(*entries(), name, [](const Entry& e) { return e.key.name; });
         if (!is_known) outcome = refuse(404, "there is no key of this name");

@@ -95,7 +95,7 @@ Answer answer_ollama(wire::OllamaKind kind, HttpConnection& connection, const Ht
   wire::OllamaAnswer answer(kind, asked.empty() ? generate.model : asked, unix_time_s());
   if (call->is_empty) co_return co_await load_or_unload(connection, request, *call, answer);
   warn_of_window(connection, *call);
-  // As Ollama does, which writes such a prompt as it is.
+  // A prompt for a model without a template is written as it is, as Ollama does.
   if (kind == wire::OllamaKind::generate && generate.input.images.empty() && has_no_template(connection, generate.model))
     wire::write_as_text(generate.input);
   std::vector<HttpGeneration> generations;

@@ -197,7 +197,7 @@ Answer handlers::list_sd_schedulers(HttpConnection& connection, const HttpReques
   co_return co_await connection.respond(200, kJson, wire::sd_schedulers_json(), request.keep_alive);
 }
 
-// Of the tenant's last request.
+// The progress of the tenant's last request.
 Answer handlers::get_sd_progress(HttpConnection& connection, const HttpRequest& request) {
   const auto& drawing = connection.server().drawing;
   const auto found = drawing.find(connection.tenant().value);

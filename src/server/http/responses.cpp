@@ -82,7 +82,7 @@ Answer begin_in_background(HttpConnection& connection, const HttpRequest& reques
   co_return co_await connection.respond(200, kJson, std::move((*begun)->json), request.keep_alive);
 }
 
-// The same, and answers with its events. The reply goes on if the client leaves.
+// Starts a response as begin_in_background() does, and answers with its events. The reply goes on if the client leaves.
 Answer stream_from_background(HttpConnection& connection, const HttpRequest& request, GenerateRequest generate,
                               wire::ResponseEncoder encoder, RequestShare share, std::string_view session_field) {
   HttpState& server = connection.server();

@@ -1,4 +1,4 @@
-// What handlers of replies that are stored have in common: /v1/responses, over HTTP and WebSocket, and Anthropic's threads.
+// The common part of the handlers of stored replies: /v1/responses, over HTTP and WebSocket, and Anthropic's threads.
 #pragma once
 
 #include <cstdint>

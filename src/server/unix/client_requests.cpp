@@ -141,7 +141,8 @@ void ClientRequests::start(std::expected<wire::Request, wire::RejectedRequest> r
   }
   const bool is_work =
       std::holds_alternative<GenerateRequest>(request->body) || std::holds_alternative<wire::EmbeddingCall>(request->body) ||
-      std::holds_alternative<PictureRequest>(request->body) || std::holds_alternative<wire::RerankCall>(request->body);
+      std::holds_alternative<PictureRequest>(request->body) || std::holds_alternative<wire::RerankCall>(request->body) ||
+      std::holds_alternative<EmbedImagesRequest>(request->body);
   if (draining && is_work) {
     answer_error(id, {ErrorCode::limit_wait, "the daemon is stopping and accepts no new generations"});
     return;
