@@ -13,7 +13,7 @@ namespace {
 constexpr double kRecentMs = 1000;                                // How fast a tenant's recent CPU time decays.
 constexpr double kMuchMs = 100;                                   // More than that in about a second is much,
 constexpr double kMuchMore = 2;                                   // if it is so many times what another tenant used.
-constexpr Duration kAsksFor = std::chrono::seconds(10);           // So long after a job its tenant counts as one that asks.
+constexpr Duration kAsksFor = std::chrono::seconds(2);            // So long after a job its tenant counts as one that asks.
 constexpr Duration kLooksAgain = std::chrono::milliseconds(100);  // What was much decays.
 
 }  // namespace
@@ -46,6 +46,8 @@ void WorkPool::wake() {
   for (const Threads threads : {Threads::texts, Threads::files, Threads::patient, Threads::all}) {
     if (next(threads).tenant != tenants_.end()) ready_[static_cast<std::size_t>(threads)].notify_one();
   }
+  // Jobs that wait for a patient thread may be for these after a while, which one of them watches.
+  if (patient_ == kPatientMax) ready_[static_cast<std::size_t>(Threads::texts)].notify_one();
 }
 
 void WorkPool::close() {
@@ -154,7 +156,7 @@ bool WorkPool::wait(Threads threads) {
     const bool someone_waits = std::ranges::any_of(tenants_, waits);
     if (closed_ && !someone_waits) return false;
     CondVar& ready = ready_[static_cast<std::size_t>(threads)];
-    if (someone_waits) {
+    if (someone_waits && threads == Threads::texts) {
       ready.wait_until(mutex_, SteadyClock().now() + kLooksAgain);
     } else {
       ready.wait(mutex_);

@@ -40,6 +40,8 @@ void SlotShares::note(const Uses& uses, TimePoint now) {
     tenant.note(use.running, now);
     tenant.seen = now;
   }
+  std::erase_if(tenants_,
+                [now](const auto& entry) { return entry.second.running == 0 && now >= entry.second.seen + kRemembered; });
   while (tenants_.size() > kTenantsMax) {
     tenants_.erase(std::ranges::min_element(tenants_, {}, [](const auto& entry) { return entry.second.seen; }));
   }

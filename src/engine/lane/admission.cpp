@@ -122,6 +122,7 @@ void Admission::admit(TimePoint now) {
     if (outcome == Outcome::overtaken) {
       if (passed.overtaken.size() == kOvertakenMax) break;
       passed.overtaken.push_back(next->job.id);
+      passed.tenants.clear();  // A slot that was kept for it may be theirs.
     }
     if (outcome != Outcome::no_slot) continue;
     const bool takes_slot = !eviction_.is_waiting() && !next->job.is_background;
@@ -140,7 +141,13 @@ Admission::Outcome Admission::try_to_place(Sequence& next, const Passed& passed,
   const std::int32_t tokens = tokens_left(next, hit.tokens_count);
   // Tokens that the sequence would have reused are gone: it may no longer be the next one.
   if (tokens > std::exchange(next.tokens_to_compute, tokens)) return Outcome::waits;
+  const std::size_t left = slots_left(next, passed, now);
+  const bool has_no_share = left == 0 && needs_share(next);
   if (hit.is_on_disk()) {
+    if (has_no_share) {
+      read_ahead(next);
+      return Outcome::no_share;
+    }
     if (!placement_.evict_ahead(next)) return Outcome::holds_back;
     begin_fetch(next, hit);
     return Outcome::waits;
@@ -151,8 +158,7 @@ Admission::Outcome Admission::try_to_place(Sequence& next, const Passed& passed,
     next.tokens_to_compute = tokens_left(next, static_cast<std::int32_t>(shared));
     return Outcome::waits;
   }
-  const std::size_t left = slots_left(next, passed, now);
-  if (left == 0 && needs_share(next)) return Outcome::no_share;
+  if (has_no_share) return Outcome::no_share;
   if (leaves_last_slot(next, hit, tokens, left, now)) return Outcome::overtaken;
   const bool was_urgent = is_urgent(next, now);
   if (const std::int64_t missing = placement_.cells_missing(next, hit); missing > 0) {
@@ -214,18 +220,33 @@ sched::SlotShares::Uses Admission::uses_of_slots(std::span<const RequestId> over
   for (const SequencePtr& sequence : parts_.sequences) {
     if (sequence->job.is_background || sequence->is_finished()) continue;
     sched::SlotShares::Use& use = uses[sequence->job.flow.tenant];
-    const bool runs = sequence->is_running() || sequence->was_placed();
-    use.running += runs ? 1 : 0;
-    use.ready += !runs && is_ready(*sequence, overtaken) ? 1 : 0;
-    use.stuck += !runs && std::ranges::contains(overtaken, sequence->job.id) ? 1 : 0;
+    const bool is_passed = std::ranges::contains(overtaken, sequence->job.id);
+    const bool lacks_cells = is_passed && sequence->times.lacks_cells_since != kNever;
+    if (lacks_cells) {
+      ++use.stuck;
+    } else if (sequence->is_running() || sequence->was_placed()) {
+      ++use.running;
+    } else if (is_passed || is_ready(*sequence, overtaken)) {
+      ++use.ready;
+    }
   }
   return uses;
 }
 
-// The number of slots that the sequence's tenant may take.
+// The number of slots that the sequence's tenant may take. Shares matter only while there is a slot to take.
 std::size_t Admission::slots_left(const Sequence& next, const Passed& passed, TimePoint now) const {
-  if (parts_.slot_shares.tenants() <= 1) return parts_.slots.size();
+  const bool is_full = static_cast<std::size_t>(parts_.slots.running()) == parts_.slots.size();
+  const bool has_background = is_full && std::ranges::any_of(parts_.sequences, [](const SequencePtr& sequence) {
+                                return sequence->is_running() && sequence->job.is_background;
+                              });
+  if (parts_.slot_shares.tenants() <= 1 || (is_full && !has_background)) return parts_.slots.size();
   return parts_.slot_shares.slots_left(next.job.flow.tenant, uses_of_slots(passed.overtaken), parts_.slots.size(), now);
+}
+
+// Reads the state of a session that has to wait for a slot, once, into memory that others may still need.
+void Admission::read_ahead(Sequence& sequence) {
+  if (std::exchange(sequence.is_read_ahead, true) || sequence.job.session.empty()) return;
+  parts_.options.store->prefetch(sequence.job.session);
 }
 
 Admission::Order Admission::order_of(const Sequence& sequence, TimePoint now) const {

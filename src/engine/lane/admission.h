@@ -78,6 +78,7 @@ class Admission {
                                       TimePoint now) const;
   // The waiting sequences in the order in which they are to be placed.
   [[nodiscard]] std::vector<std::pair<Order, Sequence*>> sorted_queue(TimePoint now) const;
+  void read_ahead(Sequence& sequence);
   void begin_fetch(Sequence& sequence, const PrefixHit& hit);
   void end_fetch(Sequence& sequence, FetchReport report);
   void fail_waiting(Sequence& sequence, std::int64_t position);

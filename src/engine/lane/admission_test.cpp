@@ -308,6 +308,21 @@ TEST_F(PoolAdmissionTest, TokensThatARunningSequenceSharesAreCountedOnce) {
   run();
 }
 
+// A reply that was swapped out and lacks cells keeps no slot from another tenant's request that fits.
+TEST_F(PoolAdmissionTest, SwappedOutRepliesKeepNoSlot) {
+  make({.cells = 160, .sequences = 4, .unified = true, .row_cost = std::chrono::milliseconds(1)});
+  const auto post_of = [&](const char* tenant, GenerationJob made) {
+    made.flow.tenant = tenant;
+    post(std::move(made));
+  };
+  for (std::uint64_t id = 1; id <= 4; ++id) post_of("many", job(id, "a long reply " + std::to_string(id), 60));
+  while (lane_->stats().preemptions_total.value() == 0) step();
+  post_of("other", job(10, "?", 2));
+  while (!results_.contains(10)) step();
+  EXPECT_EQ(results_.size(), 1U);
+  run();
+}
+
 TEST_F(PoolAdmissionTest, AReplyWhoseStateCannotBeSavedIsNotInterrupted) {
   start_long_reply();
   context_->fail_state = true;

@@ -151,6 +151,7 @@ struct Sequence {
   bool is_offloaded = false;      // The prefill lane computes its prompt.
   bool offload_disabled = false;  // Its prompt must not be offloaded (again).
   bool is_verified = false;       // Its reuse is being verified.
+  bool is_read_ahead = false;     // Its state was asked for while it waited for a slot.
   bool has_result = false;        // Its result was reported.
   bool is_unsound = false;        // Its logits were not finite, so it leaves the context.
   bool is_recomputing = false;    // It is being computed again for that reason, and has no new token yet.

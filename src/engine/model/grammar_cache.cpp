@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/endable_work.h"
 #include "base/sha256.h"
 #include "chat/call_grammar.h"
 #include "grammar/json_pattern.h"
@@ -140,6 +141,8 @@ Expected<ReplyGrammars> GrammarCache::compile(const chat::ChatFormat& format, co
   }
   // Compiled without the lock; two threads may compile the same grammar once each.
   auto compiled = compile_grammars(format, options);
+  // Marks that were not tokenized any more are missing in what was compiled.
+  if (EndableWork::has_ended()) return fail(ErrorCode::limit_wait, "the request has ended");
   const std::size_t bytes = sizeof(Entry) + (compiled ? compiled->bytes() : compiled.error().message.size());
   const MutexLock lock(mutex_);
   if (bytes > bytes_max_ || found_.contains(key)) return compiled;

@@ -2,11 +2,13 @@
 
 #include <format>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <string_view>
 
 #include <gtest/gtest.h>
 
+#include "base/endable_work.h"
 #include "testing/fake_model.h"
 
 namespace uma::engine {
@@ -41,6 +43,18 @@ TEST_F(GrammarCacheTest, WhatWasCompiledIsFoundAgain) {
   other.sampling.temperature = 1;
   other.max_tokens = 7;
   EXPECT_EQ(whole(cache, other), first) << "nothing of that is compiled";
+}
+
+// The tokenizer refuses texts of ended requests, so that such a grammar may lack marks.
+TEST_F(GrammarCacheTest, NothingIsKeptOfARequestThatHasEnded) {
+  GrammarCache cache;
+  std::stop_source end;
+  end.request_stop();
+  {
+    const EndableWork work(end.get_token());
+    EXPECT_EQ(cache.compile(format(), following("root ::= \"a\"")).error().code, ErrorCode::limit_wait);
+  }
+  EXPECT_NE(whole(cache, following("root ::= \"a\"")), nullptr);
 }
 
 TEST_F(GrammarCacheTest, NothingIsTakenForAnother) {
