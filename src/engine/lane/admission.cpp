@@ -220,13 +220,12 @@ sched::SlotShares::Uses Admission::uses_of_slots(std::span<const RequestId> over
   for (const SequencePtr& sequence : parts_.sequences) {
     if (sequence->job.is_background || sequence->is_finished()) continue;
     sched::SlotShares::Use& use = uses[sequence->job.flow.tenant];
-    const bool is_passed = std::ranges::contains(overtaken, sequence->job.id);
-    const bool lacks_cells = is_passed && sequence->times.lacks_cells_since != kNever;
-    if (lacks_cells) {
+    const bool lacks_cells = sequence->times.lacks_cells_since != kNever;
+    if (lacks_cells && std::ranges::contains(overtaken, sequence->job.id)) {
       ++use.stuck;
     } else if (sequence->is_running() || sequence->was_placed()) {
       ++use.running;
-    } else if (is_passed || is_ready(*sequence, overtaken)) {
+    } else if (is_ready(*sequence, {})) {
       ++use.ready;
     }
   }

@@ -104,27 +104,23 @@ TEST_F(AdmissionTest, AClientWithManyRequestsDoesNotStarveAnother) {
 // The replies of one tenant do not keep another one waiting that asks now and then.
 TEST_F(AdmissionTest, ATenantWithManyRequestsLeavesASlotToWhoAskedLately) {
   make({.cells = 2000, .sequences = 4, .row_cost = std::chrono::milliseconds(1)});
-  const auto post_of = [&](const char* tenant, GenerationJob made) {
-    made.flow.tenant = tenant;
-    post(std::move(made));
-  };
-  post_of("other", job(1, "a question", 3));
+  post(of_tenant("other", job(1, "a question", 3)));
   while (!results_.contains(1)) step();
-  for (std::uint64_t id = 10; id < 30; ++id) post_of("many", job(id, "one of many " + std::to_string(id), 150));
+  for (std::uint64_t id = 10; id < 30; ++id) post(of_tenant("many", job(id, "one of many " + std::to_string(id), 150)));
   GenerationJob nightly = job(40, "report", 150);
   nightly.is_background = true;
-  post_of("other", std::move(nightly));
+  post(of_tenant("other", std::move(nightly)));
   while (sinks_[12]->tokens.size() < 20) step();
   EXPECT_FALSE(sinks_[40]->tokens.empty()) << "it runs in the slot that is kept";
   EXPECT_TRUE(sinks_[13]->tokens.empty());
-  post_of("other", job(2, "the next one", 3));
+  post(of_tenant("other", job(2, "the next one", 3)));
   while (!results_.contains(2)) step();
   EXPECT_EQ(results_.size(), 2u) << "none of the others has ended";
   EXPECT_EQ(lane_->stats().preemptions_total.value(), 1u) << "the report's";
   run();
 }
 
-// Who is passed over does not lose the time in which a state can be read from disk.
+// A request that is passed over does not lose the time in which its state can be read from disk.
 TEST_F(StoreLaneTest, StatesOfATenantThatHasItsShareAreRead) {
   make_with_store({.cells = 2000, .sequences = 4, .row_cost = std::chrono::milliseconds(1)});
   (void)ask(1, kPrompt, "s", "many");
@@ -137,14 +133,10 @@ TEST_F(StoreLaneTest, StatesOfATenantThatHasItsShareAreRead) {
   ASSERT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::cold);
   store_.limit_memory({.at_rest = 1 << 20, .in_all = 1 << 20});
   for (std::uint64_t id = 10; id < 13; ++id) {
-    GenerationJob long_one = job(id, "one of many " + std::to_string(id), 200);
-    long_one.flow.tenant = "many";
-    post(std::move(long_one));
+    post(of_tenant("many", job(id, "one of many " + std::to_string(id), 200)));
   }
   while (sinks_[12]->tokens.empty()) step();
-  GenerationJob next = next_turn(20, chain, 2);
-  next.flow.tenant = "many";
-  post(std::move(next));
+  post(of_tenant("many", next_turn(20, chain, 2)));
   step();
   work_on_disk();
   EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::warm);
@@ -156,20 +148,16 @@ TEST_F(StoreLaneTest, StatesOfATenantThatHasItsShareAreRead) {
 TEST_F(AdmissionTest, ReusedTokensAreNoWork) {
   make({.cells = 900, .sequences = 3});
   const std::vector<Token> history = run_turn(std::string(200, 'h'));
-  const auto post_of = [&](const std::string& tenant, GenerationJob made) {
-    made.flow.tenant = tenant;
-    post(std::move(made));
-  };
   const std::string agent;  // The history's tenant.
-  post_of(agent, job(10, "a reply that goes on", 300));
-  post_of("other", job(11, std::string(100, 'o'), 300));
+  post(of_tenant(agent, job(10, "a reply that goes on", 300)));
+  post(of_tenant("other", job(11, std::string(100, 'o'), 300)));
   while (sinks_[11]->tokens.empty()) step();
   std::vector<Token> turn = history;
   turn.push_back('!');
-  post_of(agent, next_turn(12, turn, 2));
+  post(of_tenant(agent, next_turn(12, turn, 2)));
   while (!results_.contains(12)) step();
-  post_of("other", job(13, "a question of the other", 2));
-  post_of(agent, job(14, "a question of the agent", 2));
+  post(of_tenant("other", job(13, "a question of the other", 2)));
+  post(of_tenant(agent, job(14, "a question of the agent", 2)));
   while (!results_.contains(13) && !results_.contains(14)) step();
   EXPECT_TRUE(results_.contains(14)) << "less was computed for the agent";
   run();
@@ -311,13 +299,9 @@ TEST_F(PoolAdmissionTest, TokensThatARunningSequenceSharesAreCountedOnce) {
 // A reply that was swapped out and lacks cells keeps no slot from another tenant's request that fits.
 TEST_F(PoolAdmissionTest, SwappedOutRepliesKeepNoSlot) {
   make({.cells = 160, .sequences = 4, .unified = true, .row_cost = std::chrono::milliseconds(1)});
-  const auto post_of = [&](const char* tenant, GenerationJob made) {
-    made.flow.tenant = tenant;
-    post(std::move(made));
-  };
-  for (std::uint64_t id = 1; id <= 4; ++id) post_of("many", job(id, "a long reply " + std::to_string(id), 60));
+  for (std::uint64_t id = 1; id <= 4; ++id) post(of_tenant("many", job(id, "a long reply " + std::to_string(id), 60)));
   while (lane_->stats().preemptions_total.value() == 0) step();
-  post_of("other", job(10, "?", 2));
+  post(of_tenant("other", job(10, "?", 2)));
   while (!results_.contains(10)) step();
   EXPECT_EQ(results_.size(), 1U);
   run();

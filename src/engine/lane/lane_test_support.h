@@ -59,6 +59,10 @@ class LaneTest : public ::testing::Test {
     job.session = SessionId{session};
     return job;
   }
+  static GenerationJob of_tenant(const std::string& tenant, GenerationJob job) {
+    job.flow.tenant = tenant;
+    return job;
+  }
   GenerationJob next_turn(std::uint64_t id, const std::vector<Token>& chain, std::int32_t tokens_max = 8) {
     GenerationJob next = of_session("s", job(id, "", tokens_max));
     next.tokens = chain;
