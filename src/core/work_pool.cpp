@@ -43,11 +43,13 @@ void WorkPool::add(TenantId tenant, Kind kind, std::size_t bytes, Job job) {
 // One thread of each kind that may run a job; it wakes the next one when it begins.
 void WorkPool::wake() {
   if (closed_) return wake_all();
-  for (const Threads threads : {Threads::texts, Threads::files, Threads::patient, Threads::all}) {
-    if (next(threads).tenant != tenants_.end()) ready_[static_cast<std::size_t>(threads)].notify_one();
-  }
-  // Jobs that wait for a patient thread may be for these after a while, which one of them watches.
-  if (patient_ == kPatientMax) ready_[static_cast<std::size_t>(Threads::texts)].notify_one();
+  for (const Threads threads : {Threads::texts, Threads::files, Threads::patient, Threads::all}) wake(threads);
+  // What waits for a patient thread may be for those for texts after a while, which one of them watches.
+  if (patient_ == kPatientMax || has_job(Threads::patient)) ready_[static_cast<std::size_t>(Threads::texts)].notify_one();
+}
+
+void WorkPool::wake(Threads threads) {
+  if (has_job(threads)) ready_[static_cast<std::size_t>(threads)].notify_one();
 }
 
 void WorkPool::close() {
@@ -152,9 +154,12 @@ void WorkPool::end(const Next& ended, Duration used) {
 bool WorkPool::wait(Threads threads) {
   const MutexLock lock(mutex_);
   const auto waits = [](const auto& each) { return each.second.waits(); };
-  while (next(threads).tenant == tenants_.end()) {
+  while (!has_job(threads)) {
     const bool someone_waits = std::ranges::any_of(tenants_, waits);
     if (closed_ && !someone_waits) return false;
+    // With time a job becomes one for others than those who were woken for it.
+    if (threads == Threads::texts) wake(Threads::patient);
+    if (threads == Threads::patient) wake(Threads::texts);
     CondVar& ready = ready_[static_cast<std::size_t>(threads)];
     if (someone_waits && threads == Threads::texts) {
       ready.wait_until(mutex_, SteadyClock().now() + kLooksAgain);

@@ -123,7 +123,9 @@ class WorkPool {
   [[nodiscard]] Threads threads_for(const TenantId& id, const Tenant& tenant, Kind kind, TimePoint now) const
       REQUIRES_LOCK(mutex_);
   [[nodiscard]] bool uses_much(const TenantId& id, const Tenant& tenant, TimePoint now) const REQUIRES_LOCK(mutex_);
+  [[nodiscard]] bool has_job(Threads threads) REQUIRES_LOCK(mutex_) { return next(threads).tenant != tenants_.end(); }
   void wake() REQUIRES_LOCK(mutex_);
+  void wake(Threads threads) REQUIRES_LOCK(mutex_);
   void wake_all();
   [[nodiscard]] bool is_free(Threads threads, Kind kind) const REQUIRES_LOCK(mutex_);
   [[nodiscard]] TimePoint now() const { return cpu_time_ == nullptr ? TimePoint() : SteadyClock().now(); }

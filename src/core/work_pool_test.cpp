@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <ctime>
+#include <future>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -19,6 +20,20 @@ class WorkPoolTest : public ::testing::Test {
 
   void post(const std::string& tenant, std::size_t bytes, const std::string& name) {
     pool_.post(TenantId{tenant}, bytes, [this, name] { ran_ += name; });
+  }
+  void post_busy(const std::string& tenant, Duration time) {
+    pool_.post(TenantId{tenant}, 1, [time] {
+      const Duration until = thread_cpu_time() + time;
+      while (thread_cpu_time() < until) {
+      }
+    });
+  }
+  // What a thread of the pool does.
+  void serve(WorkPool::Threads which) {
+    do {
+      while (pool_.step(which)) {
+      }
+    } while (pool_.wait(which));
   }
   // The names of the jobs that run beside it.
   void post_and_step(const std::string& tenant, std::size_t bytes) {
@@ -84,11 +99,7 @@ TEST_F(WorkPoolTest, PatientThreadsRunHugeTextsAndThoseOfWhoUsedMuchTime) {
   }
   EXPECT_EQ(ran_, "sfH");
 
-  pool_.post(TenantId{"a"}, 1, [] {
-    const Duration until = thread_cpu_time() + std::chrono::milliseconds(500);
-    while (thread_cpu_time() < until) {
-    }
-  });
+  post_busy("a", std::chrono::milliseconds(500));
   EXPECT_TRUE(pool_.step(Threads::texts));
   post("a", 1, "a");
   post("b", 1, "b");
@@ -99,15 +110,24 @@ TEST_F(WorkPoolTest, PatientThreadsRunHugeTextsAndThoseOfWhoUsedMuchTime) {
 }
 
 TEST_F(WorkPoolTest, WhoIsAloneNeedsNoPatience) {
-  pool_.post(TenantId{"a"}, 1, [] {
-    const Duration until = thread_cpu_time() + std::chrono::milliseconds(200);
-    while (thread_cpu_time() < until) {
-    }
-  });
+  post_busy("a", std::chrono::milliseconds(200));
   EXPECT_TRUE(pool_.step(WorkPool::Threads::texts));
   post("a", 1, "a");
   EXPECT_TRUE(pool_.step(WorkPool::Threads::texts));
   EXPECT_EQ(ran_, "a");
+}
+
+TEST_F(WorkPoolTest, WhatWasForAnotherThreadIsFoundWhenItsTimeIsForgotten) {
+  post_busy("a", std::chrono::milliseconds(500));
+  EXPECT_TRUE(pool_.step(WorkPool::Threads::texts));
+  post("b", 1, "b");
+  std::thread texts([this] { serve(WorkPool::Threads::texts); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // Until it waits.
+  std::promise<void> ran;
+  pool_.post(TenantId{"a"}, 1, [&] { ran.set_value(); });  // For a patient thread, of which there is none.
+  EXPECT_EQ(ran.get_future().wait_for(std::chrono::minutes(1)), std::future_status::ready);
+  pool_.close();
+  texts.join();
 }
 
 TEST_F(WorkPoolTest, WhoUsedTheLeastTimeGoesFirst) {
@@ -138,12 +158,7 @@ TEST_F(WorkPoolTest, ThreadsRunAllJobsAndEnd) {
   std::atomic<int> done{0};
   std::vector<std::thread> threads;
   for (const auto which : {WorkPool::Threads::texts, WorkPool::Threads::texts, WorkPool::Threads::patient}) {
-    threads.emplace_back([this, which] {
-      do {
-        while (pool_.step(which)) {
-        }
-      } while (pool_.wait(which));
-    });
+    threads.emplace_back([this, which] { serve(which); });
   }
   for (int i = 0; i < 1000; ++i) {
     const std::size_t bytes = i % 3 == 0 ? 1 : i % 3 == 1 ? kLong : WorkPool::kHugeBytes;
