@@ -391,6 +391,22 @@ def figures_of(rows):
             "waited_s": sum(row["took_s"] for row in rows)}
 
 
+def format_by_figure(pairs_by_agents, figures, contestants):
+    """Returns a Markdown table with a row for each figure: by the number of agents, the medians, and umad's ratios to the others."""
+    others = [name for name in contestants if name != "umad"] if "umad" in contestants else []
+    shown = ", ".join(contestants) + "".join(f" (÷ {name})" for name in others)
+    titles = [f"figure: {shown}", *(f"{agents} agent{'s' * (agents != 1)}" for agents in pairs_by_agents)]
+    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    for figure in figures:
+        cells = [figure]
+        for pairs in pairs_by_agents.values():
+            medians = (compare.median([measured[name].get(figure) for measured in pairs]) for name in contestants)
+            ratios = [ratio for name in others if (ratio := compare.median_ratio(pairs, figure, "umad", name)) is not None]
+            cells.append(", ".join(map(compare.format_number, medians)) + "".join(f" ({compare.format_number(ratio)})" for ratio in ratios))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def draw(rows_by_contestant, figures_by_contestant, agents, event):
     """Draws one pair. `event`: what happened in the middle, such as "killed"; each contestant's time is counted from it. None: nothing,
     and times are counted from the beginning."""
@@ -512,7 +528,7 @@ def run(arguments):
                             "requests": rows_by_agents}
                 compare.write_whole(options.json, json.dumps(document, indent=1) + "\n")
     figures = FIGURES + (AFTER_FIGURES if options.restart or options.kill else [])
-    table = compare.format_table(pairs_by_agents, figures, options.contestants, first_title="agents")
+    table = format_by_figure(pairs_by_agents, figures, options.contestants)
     others = max(figures["others_busy_ratio"] for pairs in pairs_by_agents.values() for pair in pairs for figures in pair.values())
     description += f"\n{strategies.describe_others(others)}"
     most = max(options.agents)

@@ -197,6 +197,14 @@ def fake_server(before_answer=lambda t: None):
             thread.join()
 
 
+class Tables(unittest.TestCase):
+    def test_a_row_has_a_figure_for_each_number_of_agents(self):
+        pairs = {1: [{"umad": {"t": 2, "disk": 7}, "other": {"t": 4}}], 4: [{"umad": {"t": 3}, "other": {"t": 1}}]}
+        self.assertEqual(agents.format_by_figure(pairs, ["t", "disk"], ["umad", "other"]).splitlines(), [
+            "| figure: umad, other (÷ other) | 1 agent | 4 agents |", "|---|---|---|", "| t | 2, 4 (0.5) | 3, 1 (3) |",
+            "| disk | 7, - | -, - |"])
+
+
 class Replays(unittest.TestCase):
     def options(self, **changed):
         return argparse.Namespace(**{"speed": 1000, "pause_max_s": 0, "kill": False, "restart": False} | changed)
