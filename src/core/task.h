@@ -1,10 +1,10 @@
 // Straight-line code for requests: a Task is a coroutine of one thread that waits with co_await, and a TaskRunner starts tasks
-// and delivers answers from other threads to them (docs/decisions/0047).
+// and delivers answers from other threads to them, or the news that their time is over (docs/decisions/0047).
 //
 // Threads: tasks and their runner belong to one thread. A Reply made by ask() may be called on any thread.
 // Invariants: (1) A task that is ended, or whose runner is destroyed, is destroyed where it waits: its locals are destroyed in
 // reverse order, as by an exception. (2) An answer to a task that has ended is ignored. (3) A task is resumed by a posted
-// command and never from within another task, so waking many tasks uses no stack.
+// command or a timer and never from within another task, so waking many tasks uses no stack.
 #pragma once
 
 #include <coroutine>
@@ -19,8 +19,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/move_only_function.h"
 #include "base/thrown.h"
+#include "base/timers.h"
 #include "core/error.h"
 #include "core/reply.h"
 
@@ -177,11 +179,17 @@ class [[nodiscard]] Started {
 };
 
 class TaskRunner {
+  template <class T, class Begin>
+  class Question;
+  template <class T, class Begin>
+  class LimitedQuestion;
+
  public:
   // Posts a command to the runner's thread from any thread; may drop the command once the runner's thread has ended.
   using Post = std::function<void(MoveOnlyFunction<void()>)>;
 
-  explicit TaskRunner(Post post) : post_(std::move(post)) {}
+  // The clock outlives the runner.
+  TaskRunner(Post post, const Clock& clock) : post_(std::move(post)), timers_(clock) {}
   TaskRunner(const TaskRunner&) = delete;
   ~TaskRunner() { end_all(); }
 
@@ -225,6 +233,14 @@ class TaskRunner {
   [[nodiscard]] auto ask(Begin begin, const std::source_location& place = std::source_location::current()) {
     return Question<T, Begin>(*this, std::move(begin), place);
   }
+  // Waits for an answer, but only until then. Nullopt: it has not come in time, and is ignored when it comes.
+  template <class T, class Begin>
+  [[nodiscard]] auto ask_until(TimePoint until, Begin begin,
+                               const std::source_location& place = std::source_location::current()) {
+    return LimitedQuestion<T, Begin>(until, *this, std::move(begin), place);
+  }
+  // The runner's thread calls timers().run_due() when timers().next() has come.
+  [[nodiscard]] Timers& timers() { return timers_; }
 
   // Where the running task waited last; for logs.
   [[nodiscard]] const std::source_location& place() const { return place_; }
@@ -255,30 +271,52 @@ class TaskRunner {
 
     [[nodiscard]] bool await_ready() const noexcept { return false; }
     void await_suspend(std::coroutine_handle<> asker) {
-      answer_ = std::make_shared<Answer>();
-      answer_->asker = asker;
+      answer_ = std::make_shared<Answer>(asker);
       begin_(Reply<T>([runner = &runner_, post = runner_.post_, answer = answer_, place = place_](Expected<T> value) mutable {
         post([runner, answer = std::move(answer), place, value = std::move(value)]() mutable {
           if (!answer->asker) return;
           answer->value.emplace(std::move(value));
-          runner->place_ = place;
-          std::exchange(answer->asker, nullptr).resume();
+          answer->wake(*runner, place);
         });
       }));
     }
     Expected<T> await_resume() { return std::move(*answer_->value); }
 
-   private:
+   protected:
     // Shared with the reply. Used on the runner's thread only, except for the pointer itself.
     struct Answer {
-      std::coroutine_handle<> asker;  // Null: nobody waits any more.
-      std::optional<Expected<T>> value;
+      std::coroutine_handle<> asker;       // Null: nobody waits any more.
+      std::optional<Expected<T>> value{};  // Nullopt: it has not come in time.
+
+      void wake(TaskRunner& runner, const std::source_location& place) {
+        runner.place_ = place;
+        std::exchange(asker, nullptr).resume();
+      }
     };
 
     TaskRunner& runner_;
     Begin begin_;
     const std::source_location place_;
     std::shared_ptr<Answer> answer_;
+  };
+
+  template <class T, class Begin>
+  class [[nodiscard]] LimitedQuestion : public Question<T, Begin> {
+   public:
+    LimitedQuestion(TimePoint until, TaskRunner& runner, Begin begin, const std::source_location& place)
+        : Question<T, Begin>(runner, std::move(begin), place), until_(until), timer_(runner.timers_) {}
+
+    void await_suspend(std::coroutine_handle<> asker) {
+      Question<T, Begin>::await_suspend(asker);
+      timer_.set(until_, [runner = &this->runner_, answer = this->answer_, place = this->place_] {
+        if (answer->asker) answer->wake(*runner, place);
+      }, this->place_);
+    }
+    std::optional<Expected<T>> await_resume() { return std::move(this->answer_->value); }
+
+   private:
+    const TimePoint until_;
+    Timer timer_;
   };
 
   Root run(Task<> task, std::uint64_t id) {
@@ -296,6 +334,7 @@ class TaskRunner {
   }
 
   const Post post_;
+  Timers timers_;  // Outlives the tasks.
   std::unordered_map<std::uint64_t, std::coroutine_handle<>> roots_;
   std::uint64_t last_id_ = 0;
   std::source_location place_;

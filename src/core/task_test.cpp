@@ -12,11 +12,13 @@
 
 #include "base/move_only_function.h"
 #include "base/mutex.h"
+#include "testing/sim_clock.h"
 
 namespace uma {
 namespace {
 
 using ::testing::ElementsAre;
+using std::chrono::seconds;
 
 class TaskTest : public ::testing::Test {
  public:
@@ -43,6 +45,10 @@ class TaskTest : public ::testing::Test {
       ++count;
     }
   }
+  void advance(Duration by) {
+    clock_.advance(by);
+    runner_->timers().run_due();
+  }
   // Waits until somebody answers replies_.back().
   auto question(const std::string& what) {
     return runner_->ask<int>([this, what](Reply<int> reply) {
@@ -58,7 +64,8 @@ class TaskTest : public ::testing::Test {
   std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
   std::vector<std::string> log_;
   std::vector<Reply<int>> replies_;
-  std::unique_ptr<TaskRunner> runner_ = std::make_unique<TaskRunner>(poster());
+  testing::SimClock clock_;
+  std::unique_ptr<TaskRunner> runner_ = std::make_unique<TaskRunner>(poster(), clock_);
 };
 
 // Notes when it is destroyed.
@@ -231,6 +238,29 @@ TEST_F(TaskTest, AnswersComeFromOtherThreads) {
   }(*this));
   run();
   EXPECT_THAT(log_, ElementsAre("done"));
+}
+
+TEST_F(TaskTest, WaitsForAnAnswerAsLongAsItMay) {
+  const auto ask_twice = [](TaskTest& test) -> Task<> {
+    for (int i = 0; i < 2; ++i) {
+      const auto answer = co_await test.runner_->ask_until<int>(test.clock_.now() + seconds(5), [&](Reply<int> reply) {
+        test.replies_.push_back(std::move(reply));
+      });
+      test.log_.push_back(answer ? std::to_string(**answer) : "late");
+    }
+  };
+  runner_->start(ask_twice(*this));
+  advance(seconds(4));
+  replies_.at(0)(1);
+  run();
+  advance(seconds(4));
+  EXPECT_THAT(log_, ElementsAre("1")) << "the first limit ends nothing any more";
+  advance(seconds(1));
+  EXPECT_THAT(log_, ElementsAre("1", "late"));
+  replies_.at(1)(2);
+  EXPECT_EQ(run(), 1);
+  EXPECT_THAT(log_, ElementsAre("1", "late"));
+  EXPECT_EQ(runner_->size(), 0u);
 }
 
 TEST_F(TaskTest, WakingManyTakesNoStack) {

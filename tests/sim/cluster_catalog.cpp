@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "kv/shared_limits.h"
 
 namespace uma::sim {
 namespace {
@@ -15,7 +16,7 @@ using std::chrono::seconds;
 
 // The numbers of PostgresCatalog and PostgresConnection.
 constexpr Duration kLease = seconds(15);
-constexpr Duration kHandover = seconds(5);
+constexpr Duration kHandover = kv::kTakeMax;
 constexpr int kRenewalsPerLease = 5;
 constexpr int kOutcomeTries = 5;
 constexpr Duration kConnectEvery = seconds(1);
@@ -106,6 +107,8 @@ bool ClusterCatalog::step() {
     pause_until_ = kNever;
     std::exchange(paused_, {})(Unit{});
   }
+  constexpr std::uint64_t kStepsPerNews = 64;
+  if (++steps_ % kStepsPerNews == 0 && on_news_) on_news_();
   std::vector<MoveOnlyFunction<void()>> arrived = std::exchange(arrived_, {});
   for (auto& command : arrived) command();
   if (!is_open_ || is_busy_ || has_ended_) return !arrived.empty();

@@ -1,6 +1,6 @@
 // PostgresCatalog on a ClusterDatabase: the same calls, statements and rules, step by step, with answers that come later. A
 // statement that PostgresCatalog waits for is a message over a ClusterNetwork, for whose answer a task waits. Times are the
-// machine's own.
+// machine's own. News come now and then, whether or not there are any.
 #pragma once
 
 #include <cstdint>
@@ -58,6 +58,7 @@ class ClusterCatalog final : public kv::Catalog {
   void take(const SessionId& id, OnRead on_read) override;
   void give_up(const SessionId& id) override;
   void changes(OnChanges on_changes) override;
+  void call_on_news(std::function<void()> on_news) override { on_news_ = std::move(on_news); }
   void close() override { is_closed_ = true; }
 
   // Delivers answers that have arrived, and goes on. True: there was work.
@@ -125,6 +126,8 @@ class ClusterCatalog final : public kv::Catalog {
   const Clock& clock_;
   const bool trusts_transaction_numbers_;
 
+  std::function<void()> on_news_;
+  std::uint64_t steps_ = 0;
   std::vector<MoveOnlyFunction<void()>> arrived_;
   const std::shared_ptr<Mail> mail_ = std::make_shared<Mail>();
   TimePoint answer_deadline_ = kNever;
@@ -155,7 +158,7 @@ class ClusterCatalog final : public kv::Catalog {
   TimePoint holds_until_{};
   std::uint64_t lease_ = 0;
 
-  TaskRunner tasks_{[this](MoveOnlyFunction<void()> command) { arrived_.push_back(std::move(command)); }};
+  TaskRunner tasks_{[this](MoveOnlyFunction<void()> command) { arrived_.push_back(std::move(command)); }, clock_};
 };
 
 }  // namespace uma::sim

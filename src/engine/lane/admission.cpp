@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "base/log.h"
+#include "kv/shared_limits.h"
 #include "sched/policy.h"
 
 namespace uma::engine {
 namespace {
 
 constexpr double kKeepsMs = 2000;           // How long a sequence keeps its slot that was urgent when it was placed.
-constexpr double kReplyTokens = 64;         // What a reply adds to the size of a request: its true length is not known.
+constexpr double kReplyTokens = 64;         // Tokens that a reply adds to a request's size: its true length is not known.
 constexpr std::int32_t kLongPrompt = 1024;  // Longer prompts count as this; otherwise they would wait too long.
-constexpr double kSharedReadMs = 2000;    // What a shared state is waited for, or as long as computing takes, if that is more.
 constexpr std::size_t kOvertakenMax = 8;  // Sequences that may wait for cells while one behind them is placed.
 
 // Whether the sequence is interactive, or a background one that has waited for long enough.
@@ -270,7 +270,7 @@ void Admission::begin_fetch(Sequence& sequence, const PrefixHit& hit) {
   sequence.resume.tier = hit.stored.tier;
   sequence.resume.read_until = kNever;
   if (hit.stored.tier == Tier::shared) {
-    const double patience_ms = std::max(kSharedReadMs, parts_.compute_ms(hit.tokens_count, 0));
+    const double patience_ms = std::max(to_ms(kv::kStateReadMax), parts_.compute_ms(hit.tokens_count, 0));
     sequence.resume.read_until = sequence.resume.reading_since + from_ms(patience_ms);
   }
   parts_.options.store->fetch(

@@ -26,7 +26,7 @@ InFlight& InFlightTable::begin(InFlight request) {
   generations_ += std::ssize(begun.sinks);
   embeddings_ += begun.sinks.empty() ? 1 : 0;
   count_.set(generations_ + embeddings_);
-  next_expiry_ = std::min(next_expiry_, begun.timeout);
+  expire_by(begun.timeout);
   if (unsent_.emplace(id, begun.received).second) ++unsent_of_tenants_[begun.flow.tenant];
   waiting_since_us_.set(to_us(unsent_.begin()->second));
   return begun;
@@ -174,13 +174,16 @@ TimePoint InFlightTable::deadline_of(const InFlight& request) const {
 
 void InFlightTable::set_deadline(InFlight& request) {
   request.deadline = deadline_of(request);
-  next_expiry_ = std::min(next_expiry_, request.deadline);
+  expire_by(request.deadline);
 }
 
+void InFlightTable::expire_by(TimePoint time) {
+  expiry_.set_by(time, [this] { expire(); });
+}
+
+// Ends requests that are past their timeout or deadline and in no lane. Lanes check their own requests.
 void InFlightTable::expire() {
   const TimePoint now = clock_.now();
-  if (now < next_expiry_) return;
-  next_expiry_ = kNever;
   std::vector<RequestId> late;
   for (const auto& [id, request] : requests_) {
     if (request.cancel_in_lane) continue;
@@ -188,7 +191,7 @@ void InFlightTable::expire() {
     if (expires <= now) {
       late.push_back(id);
     } else {
-      next_expiry_ = std::min(next_expiry_, expires);
+      expire_by(expires);
     }
   }
   for (const RequestId id : late) {

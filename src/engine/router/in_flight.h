@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "base/move_only_function.h"
+#include "base/timers.h"
 #include "core/activity.h"
 #include "core/agent.h"
 #include "core/error.h"
@@ -87,7 +88,7 @@ class InFlightTable {
   // The references outlive the table.
   // `refused` counts requests that end with an error before they run.
   InFlightTable(const Limits& limits, TaskRunner& tasks, ModelTable& models, const Clock& clock, Counter& refused)
-      : limits_(limits), tasks_(tasks), models_(models), clock_(clock), refused_(refused) {}
+      : limits_(limits), tasks_(tasks), models_(models), clock_(clock), refused_(refused), expiry_(tasks.timers()) {}
 
   // From now on requests are refused.
   void drain() { is_draining_ = true; }
@@ -121,9 +122,6 @@ class InFlightTable {
   bool cancel(RequestId id);
   // Aborts all requests without a result as cancelled. Requires: the lanes have ended.
   void abort_all();
-  // Ends requests that are past their timeout or deadline and in no lane. Lanes check their own requests.
-  void expire();
-  [[nodiscard]] TimePoint next_expiry() const { return next_expiry_; }
 
   // The load of the model waits for `bytes` of memory, and the deadlines of its requests apply meanwhile; 0: the load
   // continues.
@@ -149,6 +147,8 @@ class InFlightTable {
 
  private:
   void set_sent(const InFlight& request);
+  void expire_by(TimePoint time);
+  void expire();
 
   const Limits& limits_;
   TaskRunner& tasks_;
@@ -162,7 +162,7 @@ class InFlightTable {
   std::unordered_map<const Lane*, std::int64_t> count_in_;  // Number of requests in each lane; no entry: none.
   std::map<RequestId, TimePoint> unsent_;                   // When the requests that are in no lane were received.
   std::map<std::string, std::int64_t> unsent_of_tenants_;   // Their number; no entry: none.
-  TimePoint next_expiry_ = kNever;
+  Timer expiry_;
   bool is_draining_ = false;
 
   // Shared.

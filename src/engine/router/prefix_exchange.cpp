@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "core/error.h"
+#include "kv/shared_limits.h"
 #include "kv/shared_prefix.h"
 
 namespace uma::engine {
 namespace {
 
-constexpr Duration kPrefixLookUpMax = std::chrono::milliseconds(500);
 constexpr Duration kAgainAfter = std::chrono::minutes(1);  // For so long the result of a lookup or a write counts.
 constexpr std::size_t kKnownMax = 4096;                    // Heads that are remembered.
 
@@ -70,22 +70,25 @@ Task<std::optional<PromptHead>> PrefixExchange::look_up(kv::RecordPtr record, Te
   co_return head;
 }
 
+bool PrefixExchange::is_one_late() const {
+  return std::ranges::any_of(lookups_,
+                             [now = clock_.now()](const auto& each) { return each.second.awaited_until <= now; });
+}
+
 Task<> PrefixExchange::wait_for(const PromptHead& head) {
   const SessionId id = head.owner.session;
-  auto lookup = lookups_.find(id);
-  if (lookup == lookups_.end()) {
+  if (!lookups_.contains(id)) {
     const auto known = known_.find(id);
     const TimePoint now = clock_.now();
-    if (known == known_.end() || now < known->second.look_up_from || !late_.empty() || is_here(head)) co_return;
+    if (known == known_.end() || now < known->second.look_up_from || is_one_late() || is_here(head)) co_return;
     known->second.look_up_from = now + kAgainAfter;
-    lookup = lookups_.try_emplace(id).first;
-    lookup->second.deadline = now + kPrefixLookUpMax;
-    next_expiry_ = std::min(next_expiry_, lookup->second.deadline);
+    lookups_[id].awaited_until = now + kv::kPrefixLookUpMax;
     tasks_.start(look_up_now(head));
-    lookup = lookups_.find(id);
-    if (lookup == lookups_.end()) co_return;
   }
-  (void)co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { lookup->second.replies.push_back(std::move(reply)); });
+  const auto lookup = lookups_.find(id);
+  if (lookup == lookups_.end() || lookup->second.awaited_until <= clock_.now()) co_return;
+  (void)co_await tasks_.ask_until<Unit>(lookup->second.awaited_until,
+                                        [&](Reply<Unit> reply) { lookup->second.replies.push_back(std::move(reply)); });
 }
 
 Task<> PrefixExchange::look_up_now(PromptHead head) {
@@ -95,8 +98,9 @@ Task<> PrefixExchange::look_up_now(PromptHead head) {
     // Another tenant's public session may have had it.
     co_await ask(kv::prefix_owner({}, true, head.tokens), head.identity);
   }
-  late_.erase(id);
-  answer(id);
+  auto ended = lookups_.extract(id);
+  if (!ended) co_return;
+  for (Reply<Unit>& reply : ended.mapped().replies) reply(Unit{});
 }
 
 Task<> PrefixExchange::ask(kv::StateOwner owner, std::string identity) {
@@ -142,30 +146,6 @@ Task<> PrefixExchange::store(PromptHead head, Lane* lane) {
   }
   (void)co_await tasks_.ask<Unit>(
       [&](Reply<Unit> reply) { store_.publish_prefix(id, [reply = std::move(reply)]() mutable { reply(Unit{}); }); });
-}
-
-void PrefixExchange::answer(const SessionId& head) {
-  auto ended = lookups_.extract(head);
-  if (!ended) return;
-  for (Reply<Unit>& reply : ended.mapped().replies) reply(Unit{});
-}
-
-void PrefixExchange::expire() {
-  const TimePoint now = clock_.now();
-  if (now < next_expiry_) return;
-  next_expiry_ = kNever;
-  std::vector<SessionId> late;
-  for (const auto& [head, lookup] : lookups_) {
-    if (lookup.deadline <= now) {
-      late.push_back(head);
-    } else {
-      next_expiry_ = std::min(next_expiry_, lookup.deadline);
-    }
-  }
-  for (const SessionId& head : late) {
-    late_.insert(head);
-    answer(head);
-  }
 }
 
 }  // namespace uma::engine

@@ -11,7 +11,6 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "base/clock.h"
@@ -33,8 +32,8 @@ struct PromptHead {
   kv::StateOwner owner;  // kv::prefix_owner()
   std::vector<Token> tokens;
   llm::AdapterSet adapters;
-  std::string identity;     // Of its state.
-  kv::FamilyId family = 0;  // Of its state; 0: it is not known.
+  std::string identity;     // Identity of its state.
+  kv::FamilyId family = 0;  // Family of its state; 0: it is not known.
   bool is_wanted = false;   // Its KV should be stored for other daemons.
 };
 
@@ -53,11 +52,6 @@ class PrefixExchange {
   // `lane` has computed a prompt with this head: stores the head's KV for other daemons if it is wanted.
   void note_computed(PromptHead head, Lane* lane);
 
-  // When expire() has something to do.
-  [[nodiscard]] TimePoint next_expiry() const { return next_expiry_; }
-  // Ends the waits whose limit has passed.
-  void expire();
-
  private:
   // The facts that are known of a head.
   struct Known {
@@ -68,7 +62,7 @@ class PrefixExchange {
     kv::Checksum conversation;
   };
   struct Lookup {
-    TimePoint deadline{};
+    TimePoint awaited_until{};  // Later the lookup is late, and nobody waits for it.
     std::vector<Reply<Unit>> replies;
   };
 
@@ -81,7 +75,7 @@ class PrefixExchange {
   [[nodiscard]] Task<> look_up_now(PromptHead head);
   [[nodiscard]] Task<> ask(kv::StateOwner owner, std::string identity);
   [[nodiscard]] Task<> store(PromptHead head, Lane* lane);
-  void answer(const SessionId& head);
+  [[nodiscard]] bool is_one_late() const;
 
   kv::StateStore& store_;
   TaskRunner& tasks_;
@@ -90,9 +84,7 @@ class PrefixExchange {
   const bool is_enabled_;
   std::unordered_map<SessionId, Known> known_;  // By the session of the head's owner.
   std::unordered_map<SessionId, Lookup> lookups_;
-  std::unordered_set<SessionId> late_;  // Lookups that nobody waits for any more.
   bool is_storing_ = false;
-  TimePoint next_expiry_ = kNever;
 };
 
 }  // namespace uma::engine

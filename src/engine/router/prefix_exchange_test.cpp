@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/engine_test_support.h"
+#include "kv/shared_limits.h"
 #include "kv/shared_prefix.h"
 #include "testing/fake_shared_store.h"
 
@@ -217,13 +218,13 @@ TEST_F(PrefixExchangeTest, AStoreThatHangsCostsOneRequestHalfASecond) {
   const SinkPtr first = b_.begin(PrefixNode::chat("Where is Rome?"));
   b_.settle_all();
   EXPECT_FALSE(first->has_eos());
-  b_.clock().advance(std::chrono::milliseconds(500));
+  b_.clock().advance(kv::kPrefixLookUpMax);
   b_.settle_all();
   EXPECT_TRUE(first->has_eos());
   const SinkPtr other = b_.begin(PrefixNode::chat("Hello", "Another assistant, which is not as helpful as the first."));
   b_.settle_all();
   EXPECT_TRUE(other->has_eos());
-  EXPECT_LE(b_.clock().now() - began, std::chrono::milliseconds(510));
+  EXPECT_LE(b_.clock().now() - began, kv::kPrefixLookUpMax + std::chrono::milliseconds(10));
   b_.reads_ = true;
   b_.settle_all();
   const std::uint64_t before = b_.lookups();

@@ -83,7 +83,7 @@ class RunSet {
 // Whether a reply's rest of the text is what the prompt has there, in other tokens.
 bool is_same_text(const llm::Vocab& vocab, std::span<const Token> reply, std::span<const Token> prompt) {
   while (!reply.empty() && trim(vocab.piece(reply.back())).empty()) reply = reply.first(reply.size() - 1);
-  std::string_view left;  // Of the prompt's last token.
+  std::string_view left;  // Rest of the prompt's last token.
   bool has_text = false;
   for (std::size_t i = 0; i < reply.size(); ++i) {
     std::string_view piece = vocab.piece(reply[i]);
@@ -147,7 +147,7 @@ std::int32_t tokens_in_common(std::span<const Token> known, std::span<const Toke
   RunSet runs(known.size());
   for_each_run(known, [&](std::uint64_t hash) { runs.add(hash); });
   std::int32_t count = 0;
-  std::int32_t end = kRunTokens - 1;  // Of the run that is visited.
+  std::int32_t end = kRunTokens - 1;  // End of the run that is visited.
   std::int32_t counted = 0;           // Tokens before this one are counted.
   for_each_run(prompt, [&](std::uint64_t hash) {
     ++end;
@@ -208,7 +208,7 @@ PromptComparison PromptMemory::compare(const TenantId& tenant, const PromptFacts
     return found;
   }
   const Line* best = nullptr;
-  const Line* other = nullptr;  // Of another model.
+  const Line* other = nullptr;  // Best line of another model.
   std::int32_t other_common = 0;
   for (const Line& line : known->second.lines) {
     if (line.is_private && line.session != prompt.session) continue;

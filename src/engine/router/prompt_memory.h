@@ -33,7 +33,7 @@ inline constexpr std::size_t kPromptRepliesMax = 64;  // Replies that can be nam
 // A prompt that is about to be computed. Borrowed for a call.
 struct PromptFacts {
   std::string_view model;      // With the adapters: equal texts mean equal KV.
-  TimePoint loaded_at{};       // Of the model.
+  TimePoint loaded_at{};       // Time of the model's load.
   SessionId session{};         // Empty: a one-shot request.
   bool is_private = false;     // Only the session may use its KV.
   std::uint64_t settings = 0;  // A hash of the template's options.

@@ -33,7 +33,7 @@ struct Chat {
   std::string tools =
       R"([{"type":"function","function":{"name":"look","description":"Looks.","parameters":{"type":"object"}}},)"
       R"({"type":"function","function":{"name":"listen","description":"Listens.","parameters":{"type":"object"}}}])";
-  std::string arguments = "{}";  // Of the template.
+  std::string arguments = "{}";  // Arguments of the template.
   std::vector<ChatMessage> messages = {
       {"system", "It is 10:15." + kRest},
       {"user", "What is there?" + kRest},

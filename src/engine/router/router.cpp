@@ -14,7 +14,7 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
       store_(store),
       clock_(clock),
       random_(options_.seed),
-      tasks_([inbox = inbox_](Command command) { inbox->push(std::move(command)); }),
+      tasks_([inbox = inbox_](Command command) { inbox->push(std::move(command)); }, clock),
       models_(source, tasks_, clock),
       session_table_(session_options(), catalog, tasks_, clock),
       in_flight_(options_.limits, tasks_, models_, clock, requests_refused_),
@@ -42,6 +42,7 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
       transfer_(parts_, sessions_),
       texts_(parts_) {
   for (const auto& [id, extras] : catalog.load_image_extras()) images_.release().set(id, extras);
+  catalog.call_on_news([this, inbox = inbox_] { inbox->push([this] { session_table_.hear_news(); }); });
 }
 
 SessionTableOptions Router::session_options() {
@@ -106,11 +107,7 @@ bool Router::step() {
   const bool any = !taken_.empty();
   for (Command& command : taken_) run_noting(command);
   taken_.clear();
-  run_noting([this] { in_flight_.expire(); });
-  run_noting([this] { session_table_.expire(); });
-  run_noting([this] { session_table_.sync(); });
-  run_noting([this] { exchange_.expire(); });
-  run_noting([this] { prefixes_.expire(); });
+  tasks_.timers().run_due();
   if (on_all_ended_ && in_flight_.is_empty()) run_noting(std::exchange(on_all_ended_, nullptr));
   run_noting([this] { publish_activity(); });
   return any;
@@ -141,8 +138,7 @@ std::shared_ptr<const RouterActivity> Router::activity() {
 }
 
 bool Router::wait() {
-  return inbox_->wait_drain(taken_, std::min({in_flight_.next_expiry(), session_table_.next_expiry(),
-                                              session_table_.next_sync(), exchange_.next_expiry(), prefixes_.next_expiry()}));
+  return inbox_->wait_drain(taken_, tasks_.timers().next());
 }
 
 bool Router::cancel_session(const TenantId& tenant, const std::string& session) {

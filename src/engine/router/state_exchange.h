@@ -1,9 +1,7 @@
 // Exchanges the stored states of sessions with other daemons (kv::SharedStates), when sessions move between them. Owned by the
-// router's thread. Every wait ends after a limit: without its state a session goes on, too, and its tokens are computed.
+// router's thread. Every wait has a limit: without its state a session goes on, too, and its tokens are computed.
 #pragma once
 
-#include <cstdint>
-#include <map>
 #include <unordered_map>
 #include <vector>
 
@@ -32,31 +30,22 @@ class StateExchange {
   // Stores the state of an idle session where other daemons find it. `is_wanted`: another daemon waits for the session.
   void publish(const Session& session, bool is_wanted, Reply<Unit> reply);
 
-  // When expire() has something to do.
-  [[nodiscard]] TimePoint next_expiry() const { return next_expiry_; }
-  // Ends the waits whose limit has passed.
-  void expire();
-
  private:
-  struct Pending {
-    TimePoint deadline{};
+  struct Lookup {
+    TimePoint awaited_until{};
     std::vector<Reply<Unit>> replies;
   };
 
   void begin(const TenantId& tenant, const SessionId& session);
   [[nodiscard]] Task<> look_up(TenantId tenant, SessionId session);
-  [[nodiscard]] Task<> publish_now(std::uint64_t number, SessionId session, Lane* lane, bool is_wanted);
-  static void answer(auto& pending, const auto& key);
+  [[nodiscard]] Task<> publish_now(SessionId session, Lane* lane, bool is_wanted, Reply<Unit> reply);
 
   kv::StateStore& store_;
   TaskRunner& tasks_;
   const SessionAccess& access_;
   const Clock& clock_;
-  std::unordered_map<SessionId, Pending> lookups_;
+  std::unordered_map<SessionId, Lookup> lookups_;
   std::unordered_map<SessionId, TenantId> not_looked_up_;  // Taken while their model was not loaded.
-  std::map<std::uint64_t, Pending> publications_;
-  std::uint64_t last_publication_ = 0;
-  TimePoint next_expiry_ = kNever;
 };
 
 }  // namespace uma::engine

@@ -70,13 +70,19 @@ Task<Expected<Unit>> SessionTable::own(Session& session) {
 
 // --- What other daemons do
 
-void SessionTable::sync() {
-  if (clock_.now() < next_sync_) return;
-  next_sync_ = kNever;
-  tasks_.start(take_changes());
+void SessionTable::ask_others(Duration pause) {
+  question_.set(clock_.now() + pause, [this] { tasks_.start(take_changes()); });
 }
 
+void SessionTable::hear_news() {
+  has_news_ = true;
+  if (!is_asking_) ask_others(Duration());
+}
+
+// Asks for the changes of others, and gives up what is wanted or was not used for a while.
 Task<> SessionTable::take_changes() {
+  is_asking_ = true;
+  has_news_ = false;
   Expected<kv::CatalogChanges> changes;
   bool has_more = false;
   try {
@@ -90,9 +96,9 @@ Task<> SessionTable::take_changes() {
   if (!changes && !is_sync_failing_)
     log_warning("sessions of other nodes are listed as they were: {}", changes.error().message);
   is_sync_failing_ = !changes;
+  is_asking_ = false;
+  ask_others(has_more || (changes && has_news_) ? Duration() : changes ? kSyncEvery : kSyncRetry);
   if (options_.publish && !is_publishing_) tasks_.start(publish_idle());
-  const Duration wait = changes ? kSyncEvery : kSyncRetry;
-  next_sync_ = has_more ? clock_.now() : clock_.now() + wait;
 }
 
 void SessionTable::take(kv::CatalogChanges changes) {

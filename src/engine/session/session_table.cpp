@@ -24,9 +24,9 @@ Error unknown_session(const std::string& session) {
 }
 
 SessionTable::SessionTable(SessionTableOptions options, kv::Catalog& catalog, TaskRunner& tasks, const Clock& clock)
-    : options_(std::move(options)), catalog_(catalog), tasks_(tasks), clock_(clock) {
+    : options_(std::move(options)), catalog_(catalog), tasks_(tasks), clock_(clock), expiry_(tasks.timers()), question_(tasks.timers()) {
   for (kv::SessionSummary& summary : catalog_.load()) adopt(std::move(summary));
-  if (catalog_.is_shared()) next_sync_ = clock_.now();
+  if (catalog_.is_shared()) ask_others(Duration());
 }
 
 // Adds a session of an earlier daemon. Its time to live has continued by the wall clock; if it is over, the session ends with
@@ -50,7 +50,7 @@ void SessionTable::set_expiry(Session& session) {
   if (summary.ttl_s == 0) return;
   const std::int64_t unused_s = std::clamp<std::int64_t>(clock_.unix_s() - summary.last_used_s, 0, summary.ttl_s);
   session.expires = clock_.now() + std::chrono::seconds(summary.ttl_s - unused_s);
-  next_expiry_ = std::min(next_expiry_, session.expires);
+  expire_by(session.expires);
 }
 
 // --- Finding one
@@ -347,7 +347,7 @@ Task<Expected<SessionLock>> SessionTable::lock_idle(TenantId tenant, std::string
 void SessionTable::touch(Session& session) {
   const std::int64_t ttl_s = session.summary.ttl_s;
   session.expires = ttl_s > 0 ? clock_.now() + std::chrono::seconds(ttl_s) : kNever;
-  next_expiry_ = std::min(next_expiry_, session.expires);
+  expire_by(session.expires);
 }
 
 // The record of an idle session stays in memory until records of more recently used sessions need the memory.
@@ -404,7 +404,7 @@ Task<> SessionTable::remove(SessionLock lock) {
   if (catalog_.is_shared() && kv::must_take_again(removed.error())) session.lease = 0;
   for (Reply<Unit>& reply : std::exchange(session.ends, {})) reply(std::unexpected(removed.error()));
   if (session.expires <= clock_.now()) session.expires = clock_.now() + kRemoveRetry;
-  next_expiry_ = std::min(next_expiry_, session.expires);
+  expire_by(session.expires);
 }
 
 void SessionTable::erase(Session& session) {
@@ -433,10 +433,13 @@ void SessionTable::refuse_waiting(const Error& error) {
   }
 }
 
+void SessionTable::expire_by(TimePoint time) {
+  expiry_.set_by(time, [this] { expire(); });
+}
+
+// Ends the sessions whose time to live is over.
 void SessionTable::expire() {
   const TimePoint now = clock_.now();
-  if (now < next_expiry_) return;
-  next_expiry_ = kNever;
   std::vector<SessionId> expired;
   for (auto& [id, session] : sessions_) {
     const bool is_used = session.is_running() || session.is_locked;
@@ -444,7 +447,7 @@ void SessionTable::expire() {
     if (session.expires <= now) {
       expired.push_back(id);
     } else {
-      next_expiry_ = std::min(next_expiry_, session.expires);
+      expire_by(session.expires);
     }
   }
   for (const SessionId& id : expired) {

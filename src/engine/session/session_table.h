@@ -9,7 +9,7 @@
 // part of its record.
 //
 // A catalog that several daemons share (kv::Catalog::is_shared) has more: the table lists the sessions of all of them, as they
-// were when it last asked (sync()). A lock takes a session that this daemon does not own and reads it anew. A session is given
+// were when it last asked (take_changes()). A lock takes a session that this daemon does not own and reads it anew. A session is given
 // up when another daemon asks for it, as soon as no lock and no run uses it, or when it was not used for a while, and its
 // record then leaves the memory. With a store of states that daemons share, its state is stored there before, and also when it
 // was idle for some seconds. session_sharing.cpp has the functions for that.
@@ -32,6 +32,7 @@
 
 #include "base/clock.h"
 #include "base/metrics.h"
+#include "base/timers.h"
 #include "core/error.h"
 #include "core/ids.h"
 #include "core/limits.h"
@@ -98,7 +99,7 @@ struct Session {
     TimePoint since{};
   };
 
-  kv::SessionSummary summary;       // Of the committed record.
+  kv::SessionSummary summary;       // Summary of the committed record.
   kv::RecordPtr record;             // The committed record; null: only the catalog has it.
   std::size_t lane = 0;             // Index of its lane among the lanes of its model, if the model is loaded.
   std::unique_ptr<SessionRun> run;  // Null: no reply is in progress.
@@ -224,15 +225,8 @@ class SessionTable {
   // Refuses all requests that wait for a lock or for the end of a session.
   void refuse_waiting(const Error& error);
 
-  // The earliest end of a session's time to live, if it stays idle.
-  [[nodiscard]] TimePoint next_expiry() const { return next_expiry_; }
-  // Ends the sessions whose time to live is over.
-  void expire();
-
-  // When a shared catalog is to be asked for the changes of others; kNever: it is not shared, or an answer is on its way.
-  [[nodiscard]] TimePoint next_sync() const { return next_sync_; }
-  // Asks, if it is time, and gives up what is wanted or was not used for a while.
-  void sync();
+  // Others have done something: asks a shared catalog for it now.
+  void hear_news();
 
   void check_invariants() const;
 
@@ -256,7 +250,7 @@ class SessionTable {
     std::set<const Session*, InOrder<SessionOrder::oldest_first>> made;
     std::set<const Session*, InOrder<SessionOrder::last_used_first>> used;
     std::size_t tokens = 0;  // Including tokens that are being committed.
-    std::size_t bytes = 0;   // Likewise.
+    std::size_t bytes = 0;   // Bytes, open commits included.
 
     [[nodiscard]] Stored stored() const { return {.sessions = made.size(), .tokens = tokens, .bytes = bytes}; }
   };
@@ -276,6 +270,9 @@ class SessionTable {
   void forget_name(const kv::SessionSummary& named);
   void replace_summary(Session& session, kv::SessionSummary summary);
   void set_expiry(Session& session);
+  void expire_by(TimePoint time);
+  void expire();
+  void ask_others(Duration pause);
   [[nodiscard]] Task<> take_changes();
   void take(kv::CatalogChanges changes);
   void take(kv::SessionSummary changed);
@@ -298,9 +295,11 @@ class SessionTable {
   std::list<Session::Unused> unused_;  // Least recently used first.
   std::size_t unused_bytes_ = 0;
   std::map<std::pair<TenantId, std::string>, SessionId> names_;
-  std::map<TenantId, Account> accounts_;  // Of the tenants that have sessions.
-  TimePoint next_expiry_ = kNever;
-  TimePoint next_sync_ = kNever;
+  std::map<TenantId, Account> accounts_;  // Accounts of the tenants that have sessions.
+  Timer expiry_;  // The earliest end of a session's time to live.
+  Timer question_;  // A shared catalog is asked for the changes of others.
+  bool is_asking_ = false;
+  bool has_news_ = false;  // Since the question.
   bool is_sync_failing_ = false;
   std::deque<std::pair<SessionId, TimePoint>> unpublished_;  // Idle since then, the first one first.
   bool is_publishing_ = false;

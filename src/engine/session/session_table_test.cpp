@@ -69,8 +69,8 @@ class SessionTableTest : public ::testing::Test {
 
   Random random_{1};
   std::vector<MoveOnlyFunction<void()>> posted_;
-  TaskRunner tasks_{[this](MoveOnlyFunction<void()> command) { posted_.push_back(std::move(command)); }};
   testing::SimClock clock_;
+  TaskRunner tasks_{[this](MoveOnlyFunction<void()> command) { posted_.push_back(std::move(command)); }, clock_};
   testing::FakeCatalog catalog_;
   std::optional<SessionTable> table_;
   std::vector<std::string> ended_;
@@ -306,20 +306,20 @@ TEST_F(SessionTableTest, ATimeToLiveGoesOnOverARestartAndNotWhileItIsUsed) {
   add(std::move(made));
   clock_.advance(std::chrono::seconds(40));
   make();
-  EXPECT_EQ(table_->next_expiry() - clock_.now(), std::chrono::seconds(20));
+  EXPECT_EQ(tasks_.timers().next() - clock_.now(), std::chrono::seconds(20));
   (void)lock("s");
   table_->begin_run(session("s"), RequestId{1});
   clock_.advance(std::chrono::seconds(100));
-  table_->expire();
+  tasks_.timers().run_due();
   work();
   EXPECT_EQ(table_->size(), 1u);
   table_->end_run(*table_->find(SessionId{"s"}));
   clock_.advance(std::chrono::seconds(59));
-  table_->expire();
+  tasks_.timers().run_due();
   work();
   EXPECT_EQ(table_->size(), 1u) << "its time began anew";
   clock_.advance(std::chrono::seconds(1));
-  table_->expire();
+  tasks_.timers().run_due();
   work();
   EXPECT_EQ(table_->size(), 0u);
   EXPECT_EQ(catalog_.kept.size(), 0u);

@@ -46,6 +46,11 @@ class Node {
     }
     table.emplace(std::move(options), catalog, tasks_, clock_);
   }
+  ~Node() {
+    tasks_.end_all();
+    while (!posted_.empty()) std::exchange(posted_, {}).clear();
+    table.reset();
+  }
   void work() {
     while (!posted_.empty()) {
       for (auto& command : std::exchange(posted_, {})) command();
@@ -86,9 +91,19 @@ class Node {
   }
   void sync() {
     clock_.advance(milliseconds(500));
-    table->sync();
+    run_due();
+  }
+  // Asks for changes, and leaves the answer unread.
+  void begin_sync() {
+    clock_.advance(milliseconds(500));
+    tasks_.timers().run_due();
+  }
+  // What is due without an advance of the clock.
+  void run_due() {
+    tasks_.timers().run_due();
     work();
   }
+  TimePoint next_due() { return tasks_.timers().next(); }
   Session* find(const std::string& session) { return table->find(kTenant, session); }
   // The states that are being stored are stored now.
   void end_publishing() {
@@ -98,14 +113,14 @@ class Node {
 
   testing::SharedCatalog catalog;
   std::vector<std::string> ended;
-  std::vector<std::string> events;  // Of the exchange of states, if there is one.
+  std::vector<std::string> events;  // Events of the exchange of states, if there is one.
   std::optional<SessionTable> table;
 
  private:
   Random random_;
   std::vector<MoveOnlyFunction<void()>> posted_;
-  TaskRunner tasks_{[this](MoveOnlyFunction<void()> command) { posted_.push_back(std::move(command)); }};
   testing::SimClock& clock_;
+  TaskRunner tasks_{[this](MoveOnlyFunction<void()> command) { posted_.push_back(std::move(command)); }, clock_};
   std::vector<Reply<Unit>> publishing_;
 };
 
@@ -146,12 +161,31 @@ TEST_F(SharedSessionsTest, ALongListComesInParts) {
   b_.catalog.changes_max = 4;
   b_.sync();
   EXPECT_EQ(b_.table->count(), 4);
-  for (int part = 0; part < 2; ++part) {
-    b_.table->sync();  // At once.
-    b_.work();
-  }
+  for (int part = 0; part < 2; ++part) b_.run_due();
   EXPECT_EQ(b_.table->count(), 10);
-  EXPECT_GT(b_.table->next_sync(), clock_.now());
+  EXPECT_GT(b_.next_due(), clock_.now());
+}
+
+TEST_F(SharedSessionsTest, NewsAreAskedForAtOnce) {
+  b_.sync();
+  a_.add(record("s", "diary"));
+  b_.run_due();
+  EXPECT_EQ(b_.find("diary"), nullptr);
+  b_.table->hear_news();
+  b_.run_due();
+  EXPECT_NE(b_.find("diary"), nullptr);
+}
+
+TEST_F(SharedSessionsTest, NewsThatComeDuringAnAnswerAreAskedForBehindIt) {
+  b_.catalog.changes_max = 1;
+  a_.add(record("s", "diary"));
+  a_.add(record("t", "list"));
+  b_.begin_sync();
+  b_.table->hear_news();
+  b_.work();
+  b_.run_due();
+  EXPECT_EQ(b_.table->count(), 2);
+  EXPECT_GT(b_.next_due(), clock_.now());
 }
 
 TEST_F(SharedSessionsTest, ASessionThatIsNotListedYetIsFound) {
@@ -481,19 +515,15 @@ TEST_F(SharedSessionsTest, ATimeToLiveBeginsAgainWithEveryDaemonsUse) {
     a_.table->touch(*lock);
   }
   clock_.advance(seconds(25));  // For b its time is over, as far as it knows.
-  b_.table->expire();
-  b_.work();
+  b_.run_due();
   EXPECT_TRUE(shared_.entries.contains(SessionId{"s"}));
   a_.sync();
-  b_.table->expire();
-  b_.work();
+  b_.run_due();
   EXPECT_TRUE(shared_.entries.contains(SessionId{"s"}));
   clock_.advance(seconds(90));
   b_.sync();
-  a_.table->expire();
-  b_.table->expire();
-  a_.work();
-  b_.work();
+  a_.run_due();
+  b_.run_due();
   EXPECT_FALSE(shared_.entries.contains(SessionId{"s"}));
 }
 
@@ -638,7 +668,7 @@ TEST_F(SharedStatesOfSessions, AStateThatWasChangedWhileItWasStoredIsStoredAgain
 // A request to take it may reach the database after its answer was given up.
 TEST_F(SharedStatesOfSessions, ASessionThatIsOwnedUnknowinglyIsGivenUpAndGoesOn) {
   a_.add(record("s"));
-  a_.table->sync();
+  a_.run_due();
   c_.sync();
   a_.catalog.give_up(SessionId{"s"});
   auto& entry = shared_.entries.at(SessionId{"s"});
