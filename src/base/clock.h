@@ -42,4 +42,10 @@ class SteadyClock final : public Clock {
   [[nodiscard]] TimePoint now() const override { return std::chrono::steady_clock::now(); }
 };
 
+// The clock of those who are given no other.
+[[nodiscard]] inline const Clock& machine_clock() {
+  static const SteadyClock clock;
+  return clock;
+}
+
 }  // namespace uma

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -22,7 +23,7 @@ struct Turn {
   std::int32_t tokens_begin = 0;  // Where the input begins.
   std::int32_t reply_begin = 0;
   std::int32_t messages_begin = 0;
-  ReceiptPtr receipt{};  // Of the reply; null: it was not kept.
+  ReceiptPtr receipt{};  // The reply's receipt; null: it was not kept.
   // Compares receipts by value.
   [[nodiscard]] bool operator==(const Turn& other) const;
 };
@@ -153,6 +154,9 @@ class Catalog {
   virtual void take(const SessionId& /*id*/, OnRead on_read) {
     on_read(fail(ErrorCode::session_unknown, "the catalog is not shared"));
   }
+  // Call it before the thread of step() starts. `on_news` is called, from any thread, when changes() should be asked for at once, such as
+  // when another daemon wants a session of this one. It may come late or never, so changes() is asked for now and then.
+  virtual void call_on_news(std::function<void()> /*on_news*/) {}
   // Gives a session up, whether or not the daemon knows that it owns it.
   virtual void give_up(const SessionId& /*id*/) {}
   virtual void changes(OnChanges on_changes) { on_changes(CatalogChanges{}); }

@@ -129,6 +129,24 @@ SqlExpected<Unit> PostgresConnection::wait_for(short events) {
   return std::unexpected(lose(std::format("the database has not answered for {}", kAnswerWithin)));
 }
 
+void PostgresConnection::wait_unasked(int wake, Duration limit) {
+  std::array<pollfd, 2> descriptors{pollfd{.fd = wake, .events = POLLIN, .revents = 0},
+                                    pollfd{.fd = is_lost_ ? -1 : PQsocket(handle_.get()), .events = POLLIN, .revents = 0}};
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(std::max(limit, Duration()));
+  (void)::poll(descriptors.data(), descriptors.size(), static_cast<int>(ms.count()));
+}
+
+bool PostgresConnection::take_notifications() {
+  if (is_lost_) return false;
+  if (PQconsumeInput(handle_.get()) != 1) (void)lose(one_line(PQerrorMessage(handle_.get())));
+  bool has_come = false;
+  while (PGnotify* notification = PQnotifies(handle_.get())) {
+    PQfreemem(notification);
+    has_come = true;
+  }
+  return has_come;
+}
+
 SqlExpected<PostgresConnection::Result> PostgresConnection::next_result() {
   while (true) {
     const int unsent = PQflush(handle_.get());

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "kv/sql.h"
 
 struct pg_conn;
@@ -37,6 +38,12 @@ class PostgresConnection final : public SqlConnection {
   void disconnect();
   // Any thread: calls in progress soon end as if the connection was lost, and so do later ones.
   void cancel() { is_cancelled_ = true; }
+
+  // Waits until the server sends something that nobody has asked for, such as a notification, until `wake` is readable, or for
+  // `limit`.
+  void wait_unasked(int wake, Duration limit);
+  // Whether a notification (LISTEN) has come since the last call.
+  [[nodiscard]] bool take_notifications();
 
   [[nodiscard]] std::unique_ptr<SqlCursor> prepare(std::string sql) override;
   SqlExpected<Unit> run(const std::string& sql) override;

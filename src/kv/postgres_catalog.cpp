@@ -1,11 +1,15 @@
 #include "kv/postgres_catalog.h"
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
 #include <format>
 #include <iterator>
 #include <set>
 #include <string_view>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 
 #include "base/check.h"
@@ -33,8 +37,9 @@ constexpr std::string_view kGivenUp = R"sql(
 
 }  // namespace
 
-PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
+PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options, Pipe wake)
     : options_(std::move(options)),
+      clock_(*options_.clock),
       shown_(shown_address(options_.address)),
       connection_(options_.address),
       rows_(connection_),
@@ -78,16 +83,23 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
         RETURNING fence)sql"),
       want_(connection_, R"sql(
         UPDATE sessions SET is_wanted = true, wanted_by = ?2
-        WHERE key = (SELECT key FROM sessions WHERE id = ?1 AND owner IS NOT NULL AND NOT is_wanted FOR UPDATE SKIP LOCKED))sql"),
-      give_up_(connection_, std::format("UPDATE sessions SET {} WHERE id = ?1 AND owner = ?2", kGivenUp)),
-      listing_(connection_, options_.page_rows) {}
+        WHERE key = (SELECT key FROM sessions WHERE id = ?1 AND owner IS NOT NULL AND NOT is_wanted FOR UPDATE SKIP LOCKED)
+        RETURNING owner)sql"),
+      give_up_(connection_, std::format("UPDATE sessions SET {} WHERE id = ?1 AND owner = ?2 RETURNING wanted_by", kGivenUp)),
+      notify_(connection_, "SELECT pg_notify('uma_run_' || ?1::bigint, '')"),
+      listing_(connection_, clock_, options_.page_rows),
+      wake_(std::move(wake)) {
+  make_nonblocking(wake_.out.get());
+}
 
 PostgresCatalog::~PostgresCatalog() {
   if (options_.images.database) options_.images.database->stop();
 }
 
 Expected<std::unique_ptr<PostgresCatalog>> PostgresCatalog::open(PostgresCatalogOptions options) {
-  std::unique_ptr<PostgresCatalog> catalog(new PostgresCatalog(std::move(options)));
+  auto wake = open_pipe();
+  if (!wake) return fail(ErrorCode::io_failed, std::format("the catalog cannot make a pipe: {}", std::strerror(errno)));
+  std::unique_ptr<PostgresCatalog> catalog(new PostgresCatalog(std::move(options), *std::move(wake)));
   if (!catalog->options_.lock.empty()) {
     auto lock = take_catalog_lock(catalog->options_.lock);
     if (!lock) return std::unexpected(lock.error());
@@ -109,7 +121,7 @@ Expected<std::unique_ptr<PostgresCatalog>> PostgresCatalog::open(PostgresCatalog
 
 // Connects at most once a second.
 SqlExpected<Unit> PostgresCatalog::connect() {
-  if (std::chrono::steady_clock::now() < next_connect_) {
+  if (clock_.now() < next_connect_) {
     return std::unexpected(SqlError{SqlFault::lost, "no connection to the database"});
   }
   auto done =
@@ -118,10 +130,11 @@ SqlExpected<Unit> PostgresCatalog::connect() {
                                                                   "synchronous_commit=on", std::format("uma.run={}", run_)});
   if (done && run_ == 0) done = begin_run();
   if (done) done = renew();
+  if (done) done = connection_.run(std::format("LISTEN uma_run_{}", run_));
   if (!done) connection_.disconnect();
   // The database may be another one, which took over.
   listing_.begin_anew();
-  next_connect_ = std::chrono::steady_clock::now() + kConnectEvery;
+  next_connect_ = clock_.now() + kConnectEvery;
   return done;
 }
 
@@ -151,13 +164,13 @@ SqlExpected<Unit> PostgresCatalog::end_former_run() {
 
 // A lease that has ended begins again: sessions that nobody took meanwhile are still this run's.
 SqlExpected<Unit> PostgresCatalog::renew() {
-  const TimePoint asked = std::chrono::steady_clock::now();
+  const TimePoint asked = clock_.now();
   auto done =
       renew_.run(run_, options_.node, lease_ms(), options_.version, options_.models, incarnation_, options_.shared_states);
   if (!done) return done;
   renewed_at_ = asked;
   // The former lease may have ended before the database renewed it.
-  if (std::chrono::steady_clock::now() >= holds_until_.load()) ++lease_;
+  if (clock_.now() >= holds_until_.load()) ++lease_;
   holds_until_ = asked + options_.lease;
   return done;
 }
@@ -167,9 +180,9 @@ TimePoint PostgresCatalog::next_renewal() const {
 }
 
 void PostgresCatalog::renew_if_due() {
-  if (std::chrono::steady_clock::now() < next_renewal()) return;
+  if (clock_.now() < next_renewal()) return;
   auto done = connection_.is_lost() ? connect() : renew();
-  if (!done) next_renewal_try_ = std::chrono::steady_clock::now() + kConnectEvery;
+  if (!done) next_renewal_try_ = clock_.now() + kConnectEvery;
   if (!done && !is_failing_) log_error("catalog {}: {}", shown_, done.error().message);
   if (done && is_failing_) log_info("catalog {}: the database answers again", shown_);
   is_failing_ = !done;
@@ -194,7 +207,7 @@ auto PostgresCatalog::with_connection(Work&& work) -> decltype(work()) {
 
 // The database's words are for the log: they may name hosts and users.
 Error PostgresCatalog::failure(const SqlError& error) {
-  const TimePoint now = std::chrono::steady_clock::now();
+  const TimePoint now = clock_.now();
   const bool is_repeated = error.message == logged_ && now < logged_at_ + kRepeatErrorEvery;
   if (!is_failing_ && !is_repeated) {
     log_error("catalog {}: {}", shown_, error.message);
@@ -221,14 +234,14 @@ void PostgresCatalog::commit(RecordPtr record, RecordPtr before, Done done) {
   const TenantId tenant = record->tenant;
   Change change{std::move(record), std::move(before), std::move(id), std::move(done), std::move(images)};
   if (ids.empty()) {
-    inbox_.push(std::move(change));
+    post(std::move(change));
     return;
   }
   // Until `done` nobody makes another change of this session.
   options_.images.database->store(tenant, std::move(ids), options_.images.read,
                                   [this, change = std::move(change)](Expected<Unit> stored) mutable {
                                     if (!stored) return change.done(std::move(stored));
-                                    inbox_.push(std::move(change));
+                                    post(std::move(change));
                                   });
 }
 
@@ -253,31 +266,92 @@ calls::ImageChanges PostgresCatalog::image_changes(const SessionRecord& record, 
 }
 
 void PostgresCatalog::remove(const SessionId& id, Done done) {
-  inbox_.push(Change{nullptr, nullptr, id, std::move(done)});
+  post(Change{nullptr, nullptr, id, std::move(done)});
 }
 
 void PostgresCatalog::read(const SessionId& id, OnRead on_read) {
-  inbox_.push(Reading{id, std::move(on_read)});
+  post(Reading{id, std::move(on_read)});
 }
 
 void PostgresCatalog::look_up(const TenantId& tenant, const std::string& session, OnFound on_found) {
-  inbox_.push(Finding{tenant, session, std::move(on_found)});
+  post(Finding{tenant, session, std::move(on_found)});
 }
 
 void PostgresCatalog::take(const SessionId& id, OnRead on_read) {
-  inbox_.push(Taking{id, std::move(on_read), std::chrono::steady_clock::now() + options_.handover});
+  post(Taking{id, std::move(on_read), clock_.now() + options_.handover});
 }
 
 void PostgresCatalog::give_up(const SessionId& id) {
-  inbox_.push(GivingUp{id});
+  post(GivingUp{id});
 }
 
 void PostgresCatalog::changes(OnChanges on_changes) {
-  inbox_.push(Asking{std::move(on_changes)});
+  post(Asking{std::move(on_changes)});
+}
+
+void PostgresCatalog::post(Call call) {
+  inbox_.push(std::move(call));
+  wake();
+}
+
+void PostgresCatalog::close() {
+  inbox_.close();
+  wake();
+}
+
+void PostgresCatalog::wake() {
+  if (is_awake_.exchange(true)) return;
+  const char byte = 0;
+  (void)!::write(wake_.in.get(), &byte, sizeof byte);
+}
+
+void PostgresCatalog::call_on_news(std::function<void()> on_news) {
+  const MutexLock lock(mutex_);
+  on_news_ = std::move(on_news);
+}
+
+// Notifies the run that the statement's row names, if there is one. Without the notification it looks a little later.
+SqlExpected<Unit> PostgresCatalog::notify_of(Statement& bound) {
+  const auto row = bound.next();
+  if (!row) return std::unexpected(row.error());
+  const std::int64_t run = *row ? bound.integer(0) : 0;
+  bound.end();
+  if (run == 0 || run == run_) return Unit{};
+  if (auto sent = notify_.run(run); !sent) log_debug("catalog {}: run {} is not notified: {}", shown_, run, sent.error().message);
+  return Unit{};
+}
+
+void PostgresCatalog::hear_news() {
+  if (!waiting_.empty()) next_retry_ = {};
+  std::function<void()> tell;
+  {
+    const MutexLock lock(mutex_);
+    tell = on_news_;
+  }
+  if (tell) tell();
+}
+
+// The connection may have read notifications with the answers of the last step.
+void PostgresCatalog::wait_for_news() {
+  bool has_news = connection_.take_notifications();
+  const Duration limit = has_news ? Duration() : std::min(next_retry_, next_renewal()) - clock_.now();
+  connection_.wait_unasked(wake_.out.get(), limit);
+  std::array<char, 16> bytes{};
+  while (::read(wake_.out.get(), bytes.data(), bytes.size()) > 0) {
+  }
+  is_awake_ = false;
+  has_news = connection_.take_notifications() || has_news;
+  if (connection_.is_lost()) renewed_at_ = {};  // The next step connects again.
+  if (has_news) run_noting([this] { hear_news(); });
 }
 
 bool PostgresCatalog::wait() {
-  if (inbox_.wait_drain(taken_, std::min(next_retry_, next_renewal()))) return true;
+  bool is_open = inbox_.wait_drain(taken_, TimePoint{});
+  if (is_open && taken_.empty()) {
+    wait_for_news();
+    is_open = inbox_.wait_drain(taken_, TimePoint{});
+  }
+  if (is_open) return true;
   for (Taking& taking : waiting_) run_noting([&] { taking.on_read(fail(ErrorCode::limit_wait, "the daemon stops")); });
   waiting_.clear();
   end_run();
@@ -331,7 +405,7 @@ void PostgresCatalog::handle(Taking& call) {
     if (refusal) return std::unexpected(std::move(*refusal));
     return std::move(*record);
   });
-  const TimePoint now = std::chrono::steady_clock::now();
+  const TimePoint now = clock_.now();
   if (!taken && taken.error().code == ErrorCode::session_busy && now < call.deadline) {
     waiting_.push_back(std::move(call));
     next_retry_ = std::min(next_retry_, now + kTakeEvery);
@@ -341,7 +415,7 @@ void PostgresCatalog::handle(Taking& call) {
 }
 
 void PostgresCatalog::retry_takings() {
-  if (std::chrono::steady_clock::now() < next_retry_) return;
+  if (clock_.now() < next_retry_) return;
   next_retry_ = kNever;
   for (Taking& taking : std::exchange(waiting_, {})) run_noting([&] { handle(taking); });
 }
@@ -361,7 +435,8 @@ SqlExpected<RecordPtr> PostgresCatalog::take_now(const Taking& call, std::option
       refusal = Error{ErrorCode::session_unknown, std::format("no session \"{}\": it has ended", call.id.value)};
       return nullptr;
     }
-    if (auto asked = want_.run(call.id.value, run_); !asked) return std::unexpected(asked.error());
+    want_.bind(call.id.value, run_);
+    if (auto asked = notify_of(want_); !asked) return std::unexpected(asked.error());
     refusal =
         Error{ErrorCode::session_busy,
               std::format("the session is in use on node {}: try again in a second, or ask there", node.empty() ? "?" : node)};
@@ -402,7 +477,10 @@ SqlExpected<std::optional<SessionSummary>> PostgresCatalog::find_now(const Findi
 
 void PostgresCatalog::handle(GivingUp& call) {
   fences_.erase(call.id);
-  const auto done = with_connection([&] { return give_up_.run(call.id.value, run_); });
+  const auto done = with_connection([&] {
+    give_up_.bind(call.id.value, run_);
+    return notify_of(give_up_);
+  });
   // The session then stays this run's until another daemon asks for it, or this one uses it.
   if (!done) log_warning("catalog {}: session {} was not given up: {}", shown_, call.id.value, done.error().message);
 }

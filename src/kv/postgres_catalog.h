@@ -2,7 +2,8 @@
 // the SQLite catalog.
 //
 // Ownership. A run of a daemon has a row in `daemons` with a lease by the database's clock, which step() and wait() renew. A
-// session belongs to the run in its row, until the run gives it up or its lease has ended and another one takes it. Each owner
+// session belongs to the run in its row, until the run gives it up or its lease has ended and another one takes it. Whoever wants
+// a session, and whoever gives up a wanted one, notifies the other run (NOTIFY), which otherwise looks now and then. Each owner
 // raises the session's fence, and a change names the fence under which it was made, in the transaction that stores it: the
 // change of an owner that lost the session stores nothing, however late it comes.
 #pragma once
@@ -20,7 +21,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/descriptors.h"
 #include "base/mailbox.h"
+#include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "kv/catalog.h"
 #include "kv/catalog_calls.h"
@@ -28,6 +31,7 @@
 #include "kv/postgres_images.h"
 #include "kv/postgres_listing.h"
 #include "kv/record_rows.h"
+#include "kv/shared_limits.h"
 
 namespace uma::kv {
 
@@ -47,11 +51,12 @@ struct PostgresCatalogOptions {
   std::string shared_states{};  // Where it shares states, for other daemons to compare.
   std::string lock{};           // See take_catalog_lock(): the daemon's own folder, which is not shared; empty: none.
   Duration lease = std::chrono::seconds(15);
-  Duration handover = std::chrono::seconds(5);  // How long a session that another daemon owns is waited for.
+  Duration handover = kTakeMax;  // How long a session that another daemon owns is waited for.
   // The most sessions of a tenant, counted where a session is made, so that daemons together do not exceed it; 0: no limit.
   std::size_t tenant_sessions_max = 0;
   std::int64_t page_rows = 1000;  // Sessions that one statement reads at most, and one answer to changes() has.
   CatalogImages images{};
+  const Clock* clock = &machine_clock();  // Thread-safe; outlives the catalog.
 };
 
 class PostgresCatalog final : public Catalog {
@@ -69,19 +74,20 @@ class PostgresCatalog final : public Catalog {
   [[nodiscard]] bool is_shared() const override { return true; }
   [[nodiscard]] std::uint64_t lease() const override {
     // In this order: renew() sets them in the other one.
-    const bool holds = std::chrono::steady_clock::now() < holds_until_.load();
+    const bool holds = clock_.now() < holds_until_.load();
     return holds ? lease_.load() : 0;
   }
   // The last renewal, of which there are five in a lease, was not missed twice.
   [[nodiscard]] bool is_reachable() const override {
-    return std::chrono::steady_clock::now() < holds_until_.load() - options_.lease * 3 / 5;
+    return clock_.now() < holds_until_.load() - options_.lease * 3 / 5;
   }
   void look_up(const TenantId& tenant, const std::string& session, OnFound on_found) override;
   void take(const SessionId& id, OnRead on_read) override;
   void give_up(const SessionId& id) override;
   void changes(OnChanges on_changes) override;
+  void call_on_news(std::function<void()> on_news) override;
   // Remaining calls are still handled. Then all sessions are given up and the lease ends.
-  void close() override { inbox_.close(); }
+  void close() override;
 
   // Handles the waiting calls in their order; changes that follow one another form one transaction. Blocks on the database.
   bool step() override;
@@ -100,7 +106,12 @@ class PostgresCatalog final : public Catalog {
   using GivingUp = calls::GivingUp;
   using Asking = calls::Asking;
   using Call = calls::Call;
-  explicit PostgresCatalog(PostgresCatalogOptions options);
+  PostgresCatalog(PostgresCatalogOptions options, Pipe wake);
+  void post(Call call);
+  void wake();
+  [[nodiscard]] SqlExpected<Unit> notify_of(Statement& bound);
+  void hear_news();
+  void wait_for_news();
   [[nodiscard]] SqlExpected<Unit> connect();
   [[nodiscard]] SqlExpected<Unit> begin_run();
   [[nodiscard]] SqlExpected<Unit> end_former_run();
@@ -134,6 +145,7 @@ class PostgresCatalog final : public Catalog {
   auto with_connection(Work&& work) -> decltype(work());
 
   const PostgresCatalogOptions options_;
+  const Clock& clock_;
   const std::string shown_;  // The address for logs.
   UniqueFd lock_;
   PostgresConnection connection_;
@@ -156,6 +168,7 @@ class PostgresCatalog final : public Catalog {
   Statement take_;
   Statement want_;
   Statement give_up_;
+  Statement notify_;
   PostgresListing listing_;
   std::vector<SessionSummary> loaded_;
 
@@ -181,6 +194,10 @@ class PostgresCatalog final : public Catalog {
   std::atomic<TimePoint> holds_until_{TimePoint{}};
   std::atomic<std::uint64_t> lease_{0};
   Mailbox<Call> inbox_;
+  const Pipe wake_;  // Has a byte if the inbox was posted to.
+  std::atomic<bool> is_awake_{false};
+  Mutex mutex_;
+  std::function<void()> on_news_ GUARDED_BY(mutex_);
 };
 
 }  // namespace uma::kv

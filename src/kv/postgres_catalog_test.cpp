@@ -16,6 +16,7 @@
 #include "base/random.h"
 #include "base/utf8.h"
 #include "kv/catalog_test_support.h"
+#include "testing/running_clock.h"
 
 namespace uma::kv {
 namespace {
@@ -70,7 +71,10 @@ class SharedCatalogTest : public ::testing::Test {
   }
   // It waits for no other daemon.
   Node open(const std::string& name, Duration handover = {}) {
-    return PostgresCatalog::open({.address = address_, .node = name, .handover = handover}).value();
+    return PostgresCatalog::open({.address = address_, .node = name, .handover = handover, .clock = &clock_}).value();
+  }
+  Node open_paged(const std::string& name) {
+    return PostgresCatalog::open({.address = address_, .node = name, .handover = {}, .page_rows = 4, .clock = &clock_}).value();
   }
   static CatalogChanges changes_of(PostgresCatalog& node) {
     std::optional<Expected<CatalogChanges>> changes;
@@ -87,6 +91,8 @@ class SharedCatalogTest : public ::testing::Test {
   }
   void run_sql(const std::string& sql) { run_sql_on(address_, sql); }
 
+  static constexpr Duration kReconnects = std::chrono::seconds(1);
+  testing::RunningClock clock_;
   std::string address_;
 };
 
@@ -131,6 +137,33 @@ TEST_F(SharedCatalogTest, ASessionIsWaitedFor) {
   EXPECT_EQ(*taken->value(), *record);
 }
 
+TEST_F(SharedCatalogTest, WhoIsAskedForASessionAndWhoGetsItHearOfIt) {
+  const Node a = open("a");
+  const Node b = open("b", std::chrono::minutes(1));
+  int heard_by_a = 0;
+  int heard_by_b = 0;
+  a->call_on_news([&] { ++heard_by_a; });
+  b->call_on_news([&] { ++heard_by_b; });
+  ASSERT_TRUE(commit_to(*a, share(text_session("s", 1))));
+  std::optional<Expected<RecordPtr>> taken;
+  b->take(SessionId{"s"}, [&](Expected<RecordPtr> read) { taken = std::move(read); });
+  EXPECT_TRUE(b->step());
+  for (int i = 0; i < 100 && heard_by_a == 0; ++i) {
+    EXPECT_TRUE(a->wait());
+    a->step();
+  }
+  ASSERT_EQ(heard_by_a, 1);
+  EXPECT_EQ(changes_of(*a).wanted, std::vector{SessionId{"s"}});
+  a->give_up(SessionId{"s"});
+  EXPECT_TRUE(a->step());
+  for (int i = 0; i < 100 && heard_by_b == 0; ++i) {
+    EXPECT_TRUE(b->wait());
+    b->step();
+  }
+  EXPECT_EQ(heard_by_b, 1);
+  EXPECT_TRUE(taken && *taken);
+}
+
 TEST_F(SharedCatalogTest, ASessionThatIsGivenUpIsKeptForWhoAskedForIt) {
   const Node a = open("a");
   const Node b = open("b");
@@ -138,7 +171,7 @@ TEST_F(SharedCatalogTest, ASessionThatIsGivenUpIsKeptForWhoAskedForIt) {
   EXPECT_EQ(refusal(read_from(*b, "s")), "E_SESSION_002");
   a->give_up(SessionId{"s"});
   EXPECT_TRUE(a->step());
-  run_sql("UPDATE sessions SET kept_until = clock_timestamp() + interval '1 hour'");  // As if no time passed.
+  run_sql("UPDATE sessions SET kept_until = clock_timestamp() + interval '1 hour'");  // The state is as if no time passed.
   EXPECT_EQ(refusal(read_from(*a, "s")), "E_SESSION_002");
   EXPECT_EQ(refusal(read_from(*b, "s")), "");
   // What nobody asked for is kept for nobody, and what is not taken is kept for a second.
@@ -287,7 +320,7 @@ TEST_F(SharedCatalogTest, ALongListComesInPages) {
     ids.push_back("s" + std::to_string(i));
     ASSERT_TRUE(commit_to(*a, share(text_session(ids.back()))));
   }
-  const Node b = PostgresCatalog::open({.address = address_, .node = "b", .handover = {}, .page_rows = 4}).value();
+  const Node b = open_paged("b");
   EXPECT_EQ(b->load().size(), 10u);
   const auto ids_of = [](const std::vector<SessionSummary>& summaries) {
     std::vector<std::string> found;
@@ -308,7 +341,7 @@ TEST_F(SharedCatalogTest, ALongListComesInPages) {
 
   // After a lost connection everything is listed anew. Meanwhile sessions end and begin.
   b->disconnect();
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  clock_.advance(kReconnects);
   seen = changes_of(*b).changed;
   ASSERT_TRUE(remove_from(*a, "s0"));
   ASSERT_TRUE(remove_from(*a, "s9"));
@@ -336,9 +369,9 @@ TEST_F(SharedCatalogTest, ASessionThatIsFoundWhileAllAreListedIsAmongThem) {
                "messages_count, pending_messages_count, ttl_s, created_s, last_used_s) "
                "VALUES ('late', '1000', '', 0, 0, 0, 0, 0, 0, 0, 0, 0)"));
   for (int i = 1; i < 6; ++i) ASSERT_TRUE(commit_to(*a, share(text_session("s" + std::to_string(i)))));
-  const Node b = PostgresCatalog::open({.address = address_, .node = "b", .handover = {}, .page_rows = 4}).value();
+  const Node b = open_paged("b");
   b->disconnect();
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  clock_.advance(kReconnects);
   EXPECT_TRUE(changes_of(*b).has_more);
   ASSERT_TRUE(slow.run("COMMIT"));
   std::optional<Expected<SessionSummary>> found;
@@ -420,7 +453,7 @@ TEST_F(SharedCatalogTest, ALostConnectionIsOpenedAgain) {
   a->disconnect();
   const RecordPtr next = share(text_session("s", 2));
   EXPECT_EQ(commit_to(*a, next, record).error().code, ErrorCode::io_failed) << "it connects once a second";
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  clock_.advance(kReconnects);
   ASSERT_TRUE(commit_to(*a, next, record)) << "the session is still its own";
   EXPECT_EQ(*read_from(*a, "s").value(), *next);
 }
@@ -429,13 +462,13 @@ TEST_F(SharedCatalogTest, AServerThatEndsTheConnectionCostsOneAnswer) {
   const Node a = open("a");
   const RecordPtr record = share(text_session("s", 1));
   ASSERT_TRUE(commit_to(*a, record));
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  clock_.advance(kReconnects);
   run_sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'umad a'");
   const RecordPtr next = share(text_session("s", 2));
   const auto lost = commit_to(*a, next, record);
   ASSERT_FALSE(lost);
   EXPECT_EQ(lost.error().code, ErrorCode::io_failed) << "it was lost before the commit";
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  clock_.advance(kReconnects);
   EXPECT_EQ(*read_from(*a, "s").value(), *record) << "this one was not stored";
   EXPECT_TRUE(commit_to(*a, next, record));
 }

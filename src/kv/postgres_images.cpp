@@ -35,6 +35,7 @@ std::unexpected<SqlError> gone(std::string_view what) {
 
 PostgresImages::PostgresImages(PostgresImagesOptions options)
     : options_(std::move(options)),
+      clock_(*options_.clock),
       connection_(options_.address),
       touch_(connection_, "UPDATE images SET used = clock_timestamp() WHERE tenant = ?1 AND sha256 = ?2 RETURNING key"),
       get_bytes_(connection_, R"sql(
@@ -51,7 +52,7 @@ PostgresImages::PostgresImages(PostgresImagesOptions options)
           SELECT i.key FROM images i WHERE i.used < clock_timestamp() - ?1 * interval '1 millisecond'
           AND NOT EXISTS (SELECT 1 FROM session_images r WHERE r.image = i.key) ORDER BY i.key LIMIT ?2 FOR UPDATE SKIP LOCKED)
         RETURNING key)sql"),
-      next_sweep_(std::chrono::steady_clock::now() + options_.sweep_every),
+      next_sweep_(clock_.now() + options_.sweep_every),
       thread_([this] {
         set_thread_name("uma-images");
         run();
@@ -73,14 +74,14 @@ void PostgresImages::store(TenantId tenant, std::vector<std::string> ids, ReadFi
   const auto answer = std::make_shared<Stored>(std::move(done));
   const bool is_open = inbox_.push(Storing{std::move(tenant), std::move(ids), std::move(read),
                                            [answer](Expected<Unit> stored) { (*answer)(std::move(stored)); }, 0,
-                                           std::chrono::steady_clock::now() + kBeginsWithin});
+                                           clock_.now() + kBeginsWithin});
   if (!is_open) (*answer)(refused_at_end());
 }
 
 void PostgresImages::fetch(std::string id, Fetched done) {
   const auto answer = std::make_shared<Fetched>(std::move(done));
   const bool is_open = inbox_.push(Fetching{std::move(id), [answer](Expected<Bytes> file) { (*answer)(std::move(file)); },
-                                            std::chrono::steady_clock::now() + kBeginsWithin});
+                                            clock_.now() + kBeginsWithin});
   if (!is_open) (*answer)(refused_at_end());
 }
 
@@ -109,7 +110,7 @@ void PostgresImages::step() {
   refuse_late();
   if (!fetching_.empty()) return fetch_first();
   if (!storing_.empty()) return store_next();
-  const TimePoint now = std::chrono::steady_clock::now();
+  const TimePoint now = clock_.now();
   if (now >= next_sweep_) sweep();
   if (!connection_.is_lost() && now > used_at_ + kIdleConnection) connection_.disconnect();
 }
@@ -119,7 +120,7 @@ TimePoint PostgresImages::next_wake() const {
 }
 
 void PostgresImages::refuse_late() {
-  const TimePoint now = std::chrono::steady_clock::now();
+  const TimePoint now = clock_.now();
   const auto late = [] {
     return fail(ErrorCode::io_failed, "the database of the sessions' images does not answer: try again");
   };
@@ -145,13 +146,13 @@ void PostgresImages::refuse_all() {
 
 // Connects at most once a second.
 SqlExpected<Unit> PostgresImages::connect() {
-  const TimePoint now = std::chrono::steady_clock::now();
+  const TimePoint now = clock_.now();
   if (now < next_connect_) return std::unexpected(SqlError{SqlFault::lost, "no connection to the database"});
   auto connected = connection_.connect(std::format("umad {} images", options_.node),
                                        {"client_min_messages=warning", "statement_timeout=15s", "lock_timeout=10s",
                                         "idle_in_transaction_session_timeout=30s", "synchronous_commit=on"});
   // A try may take seconds.
-  next_connect_ = std::chrono::steady_clock::now() + kImagesConnectEvery;
+  next_connect_ = clock_.now() + kImagesConnectEvery;
   return connected;
 }
 
@@ -161,11 +162,11 @@ auto PostgresImages::with_connection(Work&& work) -> decltype(work()) {
   if (!was_open) {
     if (auto done = connect(); !done) return std::unexpected(done.error());
   }
-  used_at_ = std::chrono::steady_clock::now();
+  used_at_ = clock_.now();
   auto result = work();
   // The connection may have ended while nobody used it. All that this class does may be done again.
   const bool has_ended_at_once =
-      !result && result.error().is_lost() && std::chrono::steady_clock::now() < used_at_ + kImagesConnectEvery;
+      !result && result.error().is_lost() && clock_.now() < used_at_ + kImagesConnectEvery;
   if (was_open && has_ended_at_once) {
     next_connect_ = {};
     if (connect()) result = work();
@@ -325,7 +326,7 @@ SqlExpected<Bytes> PostgresImages::fetch_image(const std::string& id, std::optio
 // --- Images that no session refers to
 
 void PostgresImages::sweep() {
-  next_sweep_ = std::chrono::steady_clock::now() + options_.sweep_every;
+  next_sweep_ = clock_.now() + options_.sweep_every;
   const auto removed = with_connection([&]() -> SqlExpected<std::int64_t> {
     std::int64_t count = 0;
     const std::int64_t kept_ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.unused_kept).count();
@@ -339,7 +340,7 @@ void PostgresImages::sweep() {
   // If a session refers to one of them again, the next sweep finds the others.
   if (!removed) return log_debug("images  unused ones were not removed: {}", removed.error().message);
   if (*removed > 0) log_info("images  {} that no session refers to were removed from the database", *removed);
-  if (*removed == kSweptMax) next_sweep_ = std::chrono::steady_clock::now();
+  if (*removed == kSweptMax) next_sweep_ = clock_.now();
 }
 
 }  // namespace uma::kv

@@ -35,6 +35,7 @@ struct PostgresImagesOptions {
   std::uint64_t bytes_max = 0;
   Duration unused_kept = std::chrono::minutes(10);
   Duration sweep_every = std::chrono::minutes(10);  // Between two looks for images that no session refers to.
+  const Clock* clock = &machine_clock();            // Thread-safe; outlives the object.
 };
 
 class PostgresImages {
@@ -103,6 +104,7 @@ class PostgresImages {
   [[nodiscard]] Error failure(const SqlError& error);
 
   const PostgresImagesOptions options_;
+  const Clock& clock_;
 
   // Owned by the thread.
   PostgresConnection connection_;

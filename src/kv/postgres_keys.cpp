@@ -43,8 +43,9 @@ Error keys_failure(const SqlError& error) {
 
 }  // namespace
 
-PostgresKeys::PostgresKeys(std::string address, const std::string& node)
-    : application_(std::format("umad {} keys", node)),
+PostgresKeys::PostgresKeys(std::string address, const std::string& node, const Clock& clock)
+    : clock_(clock),
+      application_(std::format("umad {} keys", node)),
       connection_(std::move(address)),
       get_version_(connection_, "SELECT version FROM api_keys_version"),
       // Until the transaction ends, no other one gets here.
@@ -54,9 +55,9 @@ PostgresKeys::PostgresKeys(std::string address, const std::string& node)
                 "INSERT INTO api_keys (name, line) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET line = excluded.line"),
       remove_line_(connection_, "DELETE FROM api_keys WHERE name = ?1") {}
 
-Expected<std::unique_ptr<PostgresKeys>> PostgresKeys::open(std::string address, const std::string& node) {
+Expected<std::unique_ptr<PostgresKeys>> PostgresKeys::open(std::string address, const std::string& node, const Clock& clock) {
   const std::string shown = shown_address(address);
-  std::unique_ptr<PostgresKeys> keys(new PostgresKeys(std::move(address), node));
+  std::unique_ptr<PostgresKeys> keys(new PostgresKeys(std::move(address), node, clock));
   auto done = keys->connect();
   if (done) done = migrate_postgres(keys->connection_);
   if (!done) return fail(ErrorCode::io_failed, std::format("{}: {}", shown, done.error().message));
@@ -65,7 +66,7 @@ Expected<std::unique_ptr<PostgresKeys>> PostgresKeys::open(std::string address, 
 
 // Connects at most once a second.
 SqlExpected<Unit> PostgresKeys::connect() {
-  const TimePoint now = std::chrono::steady_clock::now();
+  const TimePoint now = clock_.now();
   if (now < next_connect_) return std::unexpected(SqlError{SqlFault::lost, "no connection to the database"});
   next_connect_ = now + kKeysConnectEvery;
   return connection_.connect(application_, {"client_min_messages=warning", "statement_timeout=15s", "lock_timeout=5s",

@@ -15,7 +15,9 @@ namespace uma::kv {
 class PostgresKeys final : public KeyStore {
  public:
   // Connects and makes or migrates the tables. `node` is the daemon's name. Errors: E_IO_001.
-  [[nodiscard]] static Expected<std::unique_ptr<PostgresKeys>> open(std::string address, const std::string& node);
+  // The clock outlives the object.
+  [[nodiscard]] static Expected<std::unique_ptr<PostgresKeys>> open(std::string address, const std::string& node,
+                                                                    const Clock& clock = machine_clock());
 
   [[nodiscard]] Expected<std::optional<std::string>> read_changes() override;
   [[nodiscard]] Expected<Unit> edit(const TextEdit& edit) override;
@@ -27,7 +29,7 @@ class PostgresKeys final : public KeyStore {
   void disconnect() { connection_.disconnect(); }
 
  private:
-  PostgresKeys(std::string address, const std::string& node);
+  PostgresKeys(std::string address, const std::string& node, const Clock& clock);
   [[nodiscard]] SqlExpected<Unit> connect();
   [[nodiscard]] SqlExpected<std::int64_t> lock_version();
   [[nodiscard]] SqlExpected<std::string> read_text();
@@ -35,6 +37,7 @@ class PostgresKeys final : public KeyStore {
   template <class Work>
   [[nodiscard]] Expected<bool> in_transaction(Work&& work);
 
+  const Clock& clock_;
   const std::string application_;
   PostgresConnection connection_;
   Statement get_version_;

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "kv/postgres_test_support.h"
+#include "testing/running_clock.h"
 
 namespace uma::kv {
 namespace {
@@ -24,7 +25,7 @@ class PostgresKeysTest : public ::testing::Test {
     if (PostgresServer::instance() == nullptr) GTEST_SKIP() << "PostgreSQL is not installed";
     address_ = PostgresServer::instance()->make_database();
   }
-  Keys open(const std::string& node) { return PostgresKeys::open(address_, node).value(); }
+  Keys open(const std::string& node) { return PostgresKeys::open(address_, node, clock_).value(); }
   // The text if it has changed; "same" if not.
   static std::string news(PostgresKeys& keys) { return keys.read_changes().value().value_or("same"); }
   static Expected<Unit> append(PostgresKeys& keys, const std::string& line) {
@@ -32,6 +33,7 @@ class PostgresKeysTest : public ::testing::Test {
   }
   void run_sql(const std::string& sql) { run_sql_on(address_, sql); }
 
+  testing::RunningClock clock_;
   std::string address_;
 };
 
@@ -92,7 +94,7 @@ TEST_F(PostgresKeysTest, ALostConnectionIsOpenedAgain) {
   a->disconnect();
   EXPECT_EQ(a->read_changes().error().code, ErrorCode::io_failed) << "it connects once a second";
   EXPECT_EQ(append(*a, "other sha256:3").error().code, ErrorCode::io_failed);
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  clock_.advance(std::chrono::seconds(1));
   EXPECT_EQ(news(*a), "ci sha256:2\n") << "the database may be another one";
 }
 

@@ -22,8 +22,9 @@ constexpr Duration kForgetEvery = std::chrono::minutes(10);
 
 }  // namespace
 
-PostgresListing::PostgresListing(PostgresConnection& connection, std::int64_t page_rows)
-    : page_rows_(page_rows),
+PostgresListing::PostgresListing(PostgresConnection& connection, const Clock& clock, std::int64_t page_rows)
+    : clock_(clock),
+      page_rows_(page_rows),
       get_xmin_(connection, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"),
       get_all_(
           connection,
@@ -59,7 +60,7 @@ SqlExpected<CatalogChanges> PostgresListing::next_page(std::int64_t run, Fences&
 }
 
 SqlExpected<Unit> PostgresListing::begin() {
-  Listing listing{.begun = std::chrono::steady_clock::now()};
+  Listing listing{.begun = clock_.now()};
   listing.is_complete = seen_ == 0 || listing.begun > seen_at_ + kChangesKept;
   listing.since = listing.is_complete ? 0 : seen_;
   listing.last_changed = listing.since;

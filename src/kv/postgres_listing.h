@@ -18,8 +18,8 @@ class PostgresListing {
  public:
   using Fences = std::unordered_map<SessionId, std::int64_t>;
 
-  // A page has at most `page_rows` sessions. `connection` outlives the object.
-  PostgresListing(PostgresConnection& connection, std::int64_t page_rows);
+  // A page has at most `page_rows` sessions. The references outlive the object.
+  PostgresListing(PostgresConnection& connection, const Clock& clock, std::int64_t page_rows);
 
   // RecordRows::session_columns(), without the texts that no list shows.
   [[nodiscard]] static std::string columns();
@@ -39,7 +39,7 @@ class PostgresListing {
     std::int64_t since = 0;  // Transactions before this one were seen.
     std::int64_t seen = 0;   // Transactions before this one will have been seen.
     TimePoint begun{};
-    std::int64_t last_changed = 0;  // Of the last row that was read.
+    std::int64_t last_changed = 0;  // `changed` of the last row that was read.
     std::int64_t last_key = 0;
     std::vector<SessionId> all{};  // If it is complete: the sessions so far.
   };
@@ -48,6 +48,7 @@ class PostgresListing {
   [[nodiscard]] SqlExpected<Unit> read_page(CatalogChanges& changes, std::int64_t run, Fences& fences);
   [[nodiscard]] SqlExpected<Unit> end(CatalogChanges& changes);
 
+  const Clock& clock_;
   const std::int64_t page_rows_;
   Statement get_xmin_;
   Statement get_all_;
