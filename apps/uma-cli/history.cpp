@@ -8,6 +8,8 @@
 #include <system_error>
 #include <unistd.h>
 
+#include "base/new_file.h"
+
 namespace uma::cli {
 namespace {
 
@@ -30,11 +32,10 @@ bool write_file(const std::string& path, int flags, const std::string& bytes) {
   return close(fd) == 0 && is_whole;
 }
 
-void replace_file(const std::string& path, const std::vector<std::string>& lines) {
-  std::string bytes;
-  for (const std::string& line : lines) bytes += line + '\n';
-  const std::string temporary = path + "." + std::to_string(getpid());
-  if (!write_file(temporary, O_EXCL, bytes) || std::rename(temporary.c_str(), path.c_str()) != 0) unlink(temporary.c_str());
+void replace_history(const std::string& path, const std::vector<std::string>& lines) {
+  NewFile file(path);
+  for (const std::string& line : lines) file.write(line + '\n');
+  (void)file.publish();
 }
 
 }  // namespace
@@ -52,7 +53,7 @@ std::vector<std::string> load_history(const std::string& path) {
   for (std::string line; std::getline(file, line);) lines.push_back(line);
   const bool is_long = lines.size() > kLinesBeforeShortening;
   if (lines.size() > kHistoryLinesMax) lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(kHistoryLinesMax));
-  if (is_long) replace_file(path, lines);
+  if (is_long) replace_history(path, lines);
   return lines;
 }
 

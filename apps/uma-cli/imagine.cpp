@@ -16,6 +16,7 @@
 #include <boost/json/serialize.hpp>
 
 #include "base/base64.h"
+#include "base/new_file.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "uma-cli/attachments.h"
@@ -81,37 +82,23 @@ class StepLine {
   bool is_drawn_ = false;
 };
 
-Result<void> write_all(const UniqueFd& file, const std::string& path, std::string_view bytes) {
-  while (file.is_open() && !bytes.empty()) {
-    const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) break;
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  if (file.is_open() && bytes.empty()) return {};
-  return fail(ExitCode::usage, std::format("{}: {}", path, std::strerror(errno)));
-}
-
 // Writes a file whole or not at all. `replaces`: an existing one is replaced; a device, a pipe or a link is written to.
 Result<void> write_file(const std::string& path, std::string_view bytes, bool replaces) {
-  const auto write_new = [&](const std::string& name) -> Result<void> {
-    const UniqueFd file(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    auto written = write_all(file, path, bytes);
-    if (!written && file.is_open()) ::unlink(name.c_str());
-    return written;
+  const auto result = [&](int problem) -> Result<void> {
+    if (problem == 0) return {};
+    return fail(ExitCode::usage, std::format("{}: {}", path, std::strerror(problem)));
   };
-  if (!replaces) return write_new(path);
-  std::error_code problem;
-  const fs::file_status status = fs::symlink_status(path, problem);
-  if (fs::exists(status) && !fs::is_regular_file(status)) {
-    return write_all(UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)), path, bytes);
+  std::error_code ignored;
+  const fs::file_status status = fs::symlink_status(path, ignored);
+  if (replaces && (!fs::exists(status) || fs::is_regular_file(status))) {
+    NewFile file(path, 0666);
+    file.write(bytes);
+    return result(file.publish());
   }
-  const std::string part = std::format("{}.part{}", path, ::getpid());
-  if (auto written = write_new(part); !written) return written;
-  if (std::rename(part.c_str(), path.c_str()) == 0) return {};
-  const auto failed = fail(ExitCode::usage, std::format("{}: {}", path, std::strerror(errno)));
-  ::unlink(part.c_str());
-  return failed;
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (replaces ? O_TRUNC : O_EXCL), 0666));
+  const int problem = file.is_open() ? write_all(file.get(), bytes) : errno;
+  if (problem != 0 && file.is_open() && !replaces) ::unlink(path.c_str());
+  return result(problem);
 }
 
 // Receives the pictures of one request.

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/file_calls.h"
-#include "base/sync_folder.h"
+#include "base/new_file.h"
 #include "base/unique_fd.h"
 #include "uma-cli/format.h"
 #include "uma-cli/model_head.h"
@@ -35,8 +35,8 @@ std::unexpected<Failure> disk_failure(const std::string& path, int error_number)
   return fail(ExitCode::server, std::format("{}: {}", path, std::strerror(error_number)));
 }
 
-// Writes all bytes. Returns 0 or an errno; `written` is counted in both cases.
-int write_all(int fd, std::string_view bytes, std::size_t& written) {
+// Returns 0 or an errno; `written` is counted in both cases.
+int append_all(int fd, std::string_view bytes, std::size_t& written) {
   written = 0;
   while (written < bytes.size()) {
     const ssize_t step = write(fd, bytes.data() + written, bytes.size() - written);
@@ -156,7 +156,7 @@ Result<void> PartFile::begin(PartState state) {
 
 Result<void> PartFile::append(std::string_view bytes) {
   std::size_t written = 0;
-  const int problem = write_all(fd_, bytes, written);
+  const int problem = append_all(fd_, bytes, written);
   count(bytes.substr(0, written));
   size_ += written;
   if (problem != 0) return disk_failure(path_, problem);
@@ -164,17 +164,10 @@ Result<void> PartFile::append(std::string_view bytes) {
 }
 
 Result<void> PartFile::save_state() const {
-  const std::string temporary = state_path_ + ".tmp";
-  const std::string text = state_text(*state_);
-  // The URL may contain a secret of the user.
-  const UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (file.get() < 0) return disk_failure(temporary, errno);
-  std::size_t written = 0;
-  int problem = write_all(file.get(), text, written);
-  if (problem == 0 && std::rename(temporary.c_str(), state_path_.c_str()) != 0) problem = errno;
-  if (problem == 0) return {};
-  unlink(temporary.c_str());
-  return disk_failure(temporary, problem);
+  NewFile file(state_path_, state_path_ + ".tmp");  // For the user alone: the URL may contain a secret.
+  file.write(state_text(*state_));
+  if (const int problem = file.publish(); problem != 0) return disk_failure(state_path_, problem);
+  return {};
 }
 
 Result<void> PartFile::check_room(std::uint64_t total) const {

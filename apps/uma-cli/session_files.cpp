@@ -13,6 +13,7 @@
 
 #include "base/base64.h"
 #include "base/clock.h"
+#include "base/new_file.h"
 #include "base/unique_fd.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/print.h"
@@ -41,47 +42,6 @@ Result<boost::json::object> next_frame(Client& client, Interrupts& interrupts) {
     return std::move(**frame);
   }
 }
-
-// Writes a file under a temporary name and renames it once it is complete.
-class NewFile {
- public:
-  explicit NewFile(std::string path) : path_(std::move(path)), temporary_(std::format("{}.{}.part", path_, ::getpid())) {}
-  ~NewFile() {
-    if (file_.is_open()) ::unlink(temporary_.c_str());
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-
-  Result<void> open() {
-    struct stat facts{};
-    if (::stat(path_.c_str(), &facts) == 0 && !S_ISREG(facts.st_mode)) {
-      return fail(ExitCode::server, std::format("{} is not a regular file: leave it out and redirect the output", path_));
-    }
-    file_ = UniqueFd(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!file_.is_open()) return file_failure(temporary_, errno);
-    return {};
-  }
-  Result<void> write(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const ssize_t written = ::write(file_.get(), bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) return file_failure(path_, errno);
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-    }
-    return {};
-  }
-  Result<void> finish() {
-    if (::fsync(file_.get()) != 0 && errno != EINVAL) return file_failure(path_, errno);
-    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) return file_failure(path_, errno);
-    file_.reset();
-    return {};
-  }
-
- private:
-  const std::string path_;
-  const std::string temporary_;
-  UniqueFd file_;
-};
 
 using TakePart = std::function<Result<void>(std::span<const std::byte>)>;
 
@@ -138,12 +98,23 @@ Result<void> export_session(Client& client, const ExportWanted& wanted, Output& 
       return print(output, {reinterpret_cast<const char*>(part.data()), part.size()});
     });
   }
+  struct stat facts{};
+  if (::stat(wanted.path.c_str(), &facts) == 0 && !S_ISREG(facts.st_mode)) {
+    return fail(ExitCode::server, std::format("{} is not a regular file: leave it out and redirect the output", wanted.path));
+  }
   NewFile file(wanted.path);
-  if (auto opened = file.open(); !opened) return opened;
-  const auto received =
-      receive_file(client, wanted, interrupts, [&](std::span<const std::byte> part) { return file.write(part); });
+  const auto result = [&](int problem) -> Result<void> {
+    if (problem == 0) return {};
+    return file_failure(wanted.path, problem);
+  };
+  if (file.problem() != 0) return result(file.problem());
+  const auto received = receive_file(client, wanted, interrupts, [&](std::span<const std::byte> part) {
+    file.write(part);
+    return result(file.problem());
+  });
   if (!received) return received;
-  return file.finish();
+  file.sync();
+  return result(file.publish());
 }
 
 Result<void> import_session(Client& client, const std::string& path, std::string_view name, Output& output,

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/sync_folder.h"
+#include "base/new_file.h"
 
 namespace uma::umad {
 namespace {
@@ -20,31 +20,12 @@ std::unexpected<Error> io_failure(const std::string& path, int error_number) {
   return fail(ErrorCode::io_failed, std::format("{}: {}", path, std::strerror(error_number)));
 }
 
-// Writes all bytes. Returns 0 or an errno.
-int write_all(int file, std::string_view content) {
-  while (!content.empty()) {
-    const ssize_t written = ::write(file, content.data(), content.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return errno;
-    content.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return 0;
-}
-
 Expected<Unit> write_whole(const std::string& path, std::string_view content, bool syncs) {
-  // The process id separates two daemons that share a folder.
-  const std::string temporary = std::format("{}.{}.tmp", path, ::getpid());
-  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (file < 0) return io_failure(temporary, errno);
-  int problem = write_all(file, content);
-  if (problem == 0 && syncs && ::fsync(file) != 0) problem = errno;
-  if (::close(file) != 0 && problem == 0) problem = errno;
-  if (problem == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) problem = errno;
-  if (problem != 0) {
-    ::unlink(temporary.c_str());
-    return io_failure(path, problem);
-  }
-  if (syncs) problem = sync_folder(std::filesystem::path(path).parent_path());
+  NewFile file(path);
+  file.write(content);
+  if (syncs) file.sync();
+  int problem = file.publish();
+  if (problem == 0 && syncs) problem = sync_folder(std::filesystem::path(path).parent_path());
   if (problem != 0) return io_failure(path, problem);
   return Unit{};
 }

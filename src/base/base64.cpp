@@ -60,7 +60,7 @@ std::optional<Bytes> decode_any_base64(std::string_view text) {
   Bytes bytes;
   bytes.reserve(text.size() / 4 * 3 + 3);
   std::uint32_t bits = 0;
-  int digits = 0;   // Of the group of four.
+  int digits = 0;   // Digits of the current group of four.
   int padding = 0;  // Only blanks and more of it may follow.
   for (const char c : text) {
     if (std::string_view(" \t\r\n").contains(c)) continue;

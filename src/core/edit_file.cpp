@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/sync_folder.h"
+#include "base/new_file.h"
 #include "base/unique_fd.h"
 
 namespace uma {
@@ -45,16 +45,6 @@ int lock_folder(int folder) {
   return 0;
 }
 
-// Returns 0 or an errno.
-int write_and_sync(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = ::write(fd, text.data(), text.size());
-    if (count < 0 && errno != EINTR) return errno;
-    if (count > 0) text.remove_prefix(static_cast<std::size_t>(count));
-  }
-  return ::fsync(fd) == 0 ? 0 : errno;
-}
-
 // Gives the new file what people chose for the old one. Only root may give files away; without that right the mode decides.
 int keep_owner_and_mode(int fd, const struct stat& old) {
   if (::fchown(fd, old.st_uid, old.st_gid) != 0 && ::fchown(fd, static_cast<uid_t>(-1), old.st_gid) != 0 && errno != EPERM)
@@ -64,16 +54,11 @@ int keep_owner_and_mode(int fd, const struct stat& old) {
 
 // Returns 0 or an errno; then the old file is unchanged.
 int replace_file(const std::string& path, std::string_view text, const std::optional<struct stat>& old) {
-  const std::string temporary = std::format("{}.{}.tmp", path, ::getpid());
-  (void)::unlink(temporary.c_str());  // Left behind by a killed process that had the same id.
-  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!fd.is_open()) return errno;
-  int problem = old ? keep_owner_and_mode(fd.get(), *old) : 0;
-  if (problem == 0) problem = write_and_sync(fd.get(), text);
-  if (::close(fd.release()) != 0 && problem == 0) problem = errno;
-  if (problem == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) problem = errno;
-  if (problem != 0) (void)::unlink(temporary.c_str());
-  return problem;
+  NewFile file(path);
+  if (old && file.problem() == 0) file.note(keep_owner_and_mode(file.fd(), *old));
+  file.write(text);
+  file.sync();
+  return file.publish();
 }
 
 }  // namespace

@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/new_file.h"
 #include "base/sha256.h"
-#include "base/sync_folder.h"
 #include "base/unique_fd.h"
 
 namespace uma::image {
@@ -32,16 +32,6 @@ std::unexpected<Error> disk_error(const std::string& path, int problem) {
 
 std::unexpected<Error> unreadable(const std::string& id, std::string_view why) {
   return fail(ErrorCode::io_failed, std::format("the image {} of the session cannot be read: {}", id, why));
-}
-
-bool write_whole(int file, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t done = ::write(file, bytes.data(), bytes.size());
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return false;
-    bytes = bytes.subspan(static_cast<std::size_t>(done));
-  }
-  return true;
 }
 
 }  // namespace
@@ -103,20 +93,11 @@ Expected<Unit> KeptImages::write(const std::string& id, std::span<const std::byt
   fs::create_directories(folder_, ignored);
   // Another thread may write the same file at the same time.
   static std::atomic<std::uint64_t> parts{0};
-  const std::string part = std::format("{}.{}.part", path_of(id), parts.fetch_add(1));
-  const UniqueFd out(::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!out.is_open()) return disk_error(part, errno);
-  if (!write_whole(out.get(), file) || ::fsync(out.get()) != 0) {
-    const int problem = errno;
-    ::unlink(part.c_str());
-    return disk_error(part, problem);
-  }
+  NewFile out(path_of(id), std::format("{}.{}.part", path_of(id), parts.fetch_add(1)));
+  out.write(file);
+  out.sync();
   const MutexLock lock(mutex_);
-  if (::rename(part.c_str(), path_of(id).c_str()) != 0) {
-    const int problem = errno;
-    ::unlink(part.c_str());
-    return disk_error(path_of(id), problem);
-  }
+  if (const int problem = out.publish(); problem != 0) return disk_error(path_of(id), problem);
   Entry& entry = entries_.try_emplace(id, Entry{.size = file.size(), .share = std::move(share), .use = {}}).first->second;
   entry.used = ++uses_;
   if (use != nullptr) *use = use_of(entry);

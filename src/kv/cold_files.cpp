@@ -21,6 +21,7 @@
 #include "base/check.h"
 #include "base/file_calls.h"
 #include "base/log.h"
+#include "base/new_file.h"
 #include "kv/read_streamed.h"
 #include "kv/state_file.h"
 #include "kv/state_file_io.h"
@@ -208,21 +209,15 @@ Expected<ColdFiles::Written> ColdFiles::write_file(const std::string& name, cons
                                                    const SnapshotView& snapshot) {
   const Bytes head = encode_state_head(owner, snapshot, checksum_of(snapshot));
   const std::string path = path_of(name);
-  const std::string temporary = path + std::string(kTemporaryEnd);
-  ::unlink(temporary.c_str());
-  UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!file.is_open()) return io_failure(temporary, errno);
-  const WrittenState written = write_state_file(file.get(), head, snapshot);
+  NewFile file(path, path + std::string(kTemporaryEnd));
+  if (file.problem() != 0) return io_failure(path, file.problem());
+  const WrittenState written = write_state_file(file.fd(), head, snapshot);
   written_bytes_ += written.bytes;
-  int problem = written.problem;
+  file.note(written.problem);
   struct stat facts{};
-  if (problem == 0) problem = sync_file_bytes(file.get());
-  if (problem == 0 && ::fstat(file.get(), &facts) != 0) problem = errno;
-  if (problem == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) problem = errno;
-  if (problem != 0) {
-    ::unlink(temporary.c_str());
-    return io_failure(path, problem);
-  }
+  if (file.problem() == 0) file.note(sync_file_bytes(file.fd()));
+  if (file.problem() == 0 && ::fstat(file.fd(), &facts) != 0) file.note(errno);
+  if (const int problem = file.publish(); problem != 0) return io_failure(path, problem);
   return Written{.bytes = written.bytes, .at_s = modified_at(facts).tv_sec};
 }
 

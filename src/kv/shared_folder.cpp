@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <format>
+#include <optional>
 #include <string_view>
 #include <sys/stat.h>
 #include <system_error>
@@ -17,6 +18,7 @@
 #include "base/check.h"
 #include "base/file_calls.h"
 #include "base/log.h"
+#include "base/new_file.h"
 #include "base/random.h"
 #include "kv/state_file.h"
 #include "kv/state_file_io.h"
@@ -124,28 +126,26 @@ Expected<ColdHead> SharedFolder::write(const StateOwner& owner, const Snapshot& 
     return fail(ErrorCode::limit_quota,
                 std::format("{}: a state of {} bytes is larger than allowed there", folder_, stored.bytes));
   }
-  // Twice, because another daemon may remove the empty folder between the two calls.
+  // Another daemon may remove an empty folder before the file is in it.
   const std::string temporary = std::format("{}/{:016x}{:016x}{}", folder, secure_u64(), secure_u64(), kSharedTemporaryEnd);
-  UniqueFd file;
-  for (int attempt = 0; attempt < 2 && !file.is_open(); ++attempt) {
+  const std::string path = std::format("{}/{}{}", folder, stem, kSharedStateEnd);
+  const auto make_folders = [&]() -> Expected<Unit> {
     for (const std::string& made : {folder.substr(0, folder.rfind('/')), folder}) {
       if (::mkdir(made.c_str(), 0700) != 0 && errno != EEXIST) return io_failure(made, errno);
     }
-    file = UniqueFd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!file.is_open() && errno != ENOENT) return io_failure(temporary, errno);
+    return Unit{};
+  };
+  if (auto made = make_folders(); !made) return std::unexpected(made.error());
+  std::optional<NewFile> file(std::in_place, path, temporary);
+  if (file->problem() == ENOENT) {
+    if (auto made = make_folders(); !made) return std::unexpected(made.error());
+    file.emplace(path, temporary);
   }
-  if (!file.is_open()) return io_failure(temporary, ENOENT);
-  const std::string path = std::format("{}/{}{}", folder, stem, kSharedStateEnd);
-  int problem = write_state_file(file.get(), head, snapshot, [this] { return is_late(); }).problem;
-  if (problem == 0 && is_late()) problem = ETIMEDOUT;
-  if (problem == 0) problem = sync_file_bytes(file.get());
-  // NFS reports a full disk when a file is closed.
-  if (problem == 0 && ::close(file.release()) != 0) problem = errno;
-  if (problem == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) problem = errno;
-  if (problem != 0) {
-    ::unlink(temporary.c_str());
-    return io_failure(path, problem);
-  }
+  if (file->problem() != 0) return io_failure(temporary, file->problem());
+  file->note(write_state_file(file->fd(), head, snapshot, [this] { return is_late(); }).problem);
+  if (is_late()) file->note(ETIMEDOUT);
+  if (file->problem() == 0) file->note(sync_file_bytes(file->fd()));
+  if (const int problem = file->publish(); problem != 0) return io_failure(path, problem);
   remove_former(folder, stem);
   return stored;
 }

@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/sync_folder.h"
+#include "base/new_file.h"
 #include "base/thrown.h"
 #include "kv/catalog_lock.h"
 #include "kv/catalog_schema.h"
