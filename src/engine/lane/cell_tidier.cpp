@@ -111,7 +111,7 @@ bool CellTidier::begin_storing() {
   const auto index = eviction_.find_idle(tokens_min);
   const auto last = parts_.slots.last_slot();
   if (!index || !last || (*last != *index && is_blocked(*last))) {
-    rent_ms_ = 0;  // What nobody could save is not charged to conversations that become idle later.
+    rent_ms_ = 0;  // Rent that nobody could save is not charged to conversations that become idle later.
     return false;
   }
   const std::size_t tokens = parts_.slots[*index].tokens.size();

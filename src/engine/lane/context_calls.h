@@ -100,7 +100,7 @@ class ContextCalls {
   bool is_pausing_ = false;   // There is a PrefillPause.
   double gate_ms_ = 0;        // The recent maximum of the time until the prefill lane pauses.
   Span last_;
-  llm::AdapterSet adapters_;  // Of the last call.
+  llm::AdapterSet adapters_;  // Adapters of the last call.
   bool is_unsound_ = false;
   bool has_lost_tokens_ = false;
 

@@ -38,7 +38,7 @@ class EarlyWriter {
     kv::StateOwner owner;
     llm::AdapterSet adapters;
     std::vector<Token> tokens;
-    std::vector<std::int32_t> ends;  // Of its pieces.
+    std::vector<std::int32_t> ends;  // Ends of its pieces, in tokens.
     std::uint64_t id = 0;
     std::size_t pieces = 0;   // So many are on disk, or on their way.
     bool is_on_way = false;   // The disk writes.

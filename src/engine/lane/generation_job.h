@@ -34,7 +34,7 @@ struct GenerationJob {
   std::shared_ptr<const grammar::Grammar> grammar;  // Constrains the whole reply; null: no constraint.
   // The content of the reply that the prompt has. The grammar holds for it, too, if its text can begin so.
   std::string begun{};
-  std::vector<std::string> schema_left_out{};  // As in Usage. Taken out before the lane gets the job.
+  std::vector<std::string> schema_left_out{};  // See Usage. Taken out before the lane gets the job.
   chat::ReplyOptions reply;
   sched::Flow flow;  // The tenant and client that the work is charged to.
   Agent agent{};

@@ -61,6 +61,7 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       moves_(parts_, calls_, reuse_check_, ends_, sampler_, planner_),
       speculation_(parts_, calls_, sampler_),
       tidier_(parts_, calls_, eviction_),
+      transfers_(parts_, eviction_, prefix_copy_, writer_, tidier_, moves_),
       runner_(parts_, calls_, ends_, preemption_, sampler_, speculation_, tidier_),
       offload_(parts_, planner_, preemption_, runner_),
       images_(parts_, calls_, ends_, preemption_, sampler_, runner_),
@@ -99,9 +100,7 @@ void Lane::cancel_all() {
   for (const SequencePtr& sequence : sequences_) {
     if (!sequence->is_finished()) ends_.finish(*sequence, FinishReason::cancelled);
   }
-  eviction_.give_up_store();
-  prefix_copy_.give_up();
-  writer_.give_up();
+  transfers_.give_up();
   eviction_.store_all();
   (void)end_step(true, kNever);
 }
@@ -140,12 +139,10 @@ StepOutcome Lane::tick() {
   admission_.admit(clock_.now());
   shifter_.shorten_running();
   images_.prepare();
-  const bool has_copied = prefix_copy_.advance();
-  const bool has_written = writer_.advance();
-  const bool has_tidied = tidier_.advance() || has_copied || has_written || has_sampled;
+  const bool has_saved = transfers_.save() || has_sampled;
   planner_.build_views(clock_.now());
   offload_.offload_long_prompts();
-  const bool has_moved = moves_.advance();
+  const bool has_moved = transfers_.move();
   if (has_moved && !planner_.someone_decodes()) {
     // A sequence whose state has come decodes next, beside which prompts have less time.
     cores_.set_decode_busy(true);
@@ -153,7 +150,7 @@ StepOutcome Lane::tick() {
   }
   Sequence* image = images_.stop_at_images(planner_.views());
   const auto until = planner_.waits_until(clock_.now(), image != nullptr);
-  if (until && image == nullptr) return end_step(has_moved || has_tidied, *until);
+  if (until && image == nullptr) return end_step(has_moved || has_saved, *until);
   calls_.watch_load(clock_.now());
   (void)calls_.take_lost_tokens();
   const bool has_verified = reuse_check_.run(planner_.tick_target_ms());
@@ -163,7 +160,7 @@ StepOutcome Lane::tick() {
     planner_.set_next_tick(clock_.now() + from_ms(calls_.prefill_slice_ms(planner_.tick_target_ms(), targets_.decode_calls())));
   if (image != nullptr && image->is_running()) images_.run(*image);
   if (calls_.take_unsound()) preemption_.clear_context();
-  return end_step(has_moved || has_tidied || has_verified || !plan.is_empty() || image != nullptr, kNever);
+  return end_step(has_moved || has_saved || has_verified || !plan.is_empty() || image != nullptr, kNever);
 }
 
 // Ends all requests. What only the context held is computed again elsewhere: conversations are in the sessions' records.
@@ -175,9 +172,7 @@ StepOutcome Lane::end_lost() {
       ends_.finish(*sequence, FinishReason::error, lost_error(context_->loss()));
     });
   }
-  eviction_.give_up_store();
-  prefix_copy_.give_up();
-  writer_.give_up();
+  transfers_.give_up();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (!slots_[i].is_empty()) slots_.clear(i);
   }
@@ -214,9 +209,7 @@ StepOutcome Lane::end_step(bool did_work, TimePoint wake) {
 }
 
 TimePoint Lane::next_wake() const {
-  constexpr double kLookAgainMs = 10;
-  TimePoint wake = eviction_.is_waiting() ? clock_.now() + from_ms(kLookAgainMs) : kNever;
-  wake = std::min(wake, writer_.next_wake());
+  TimePoint wake = transfers_.next_wake();
   for (const SequencePtr& sequence : sequences_) {
     wake = std::min(wake, sequence->job.timeout);
     if (!sequence->in_batch) wake = std::min(wake, sequence->job.deadline);

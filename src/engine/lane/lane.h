@@ -48,6 +48,7 @@
 #include "engine/lane/speculation.h"
 #include "engine/lane/state_families.h"
 #include "engine/lane/state_moves.h"
+#include "engine/lane/state_transfers.h"
 #include "engine/lane/tick_planner.h"
 #include "engine/lane/warm_up.h"
 
@@ -166,6 +167,7 @@ class Lane {
   StateMoves moves_;
   Speculation speculation_;
   CellTidier tidier_;
+  StateTransfers transfers_;
   BatchRunner runner_;
   PrefillOffload offload_;
   ImagePrompts images_;

@@ -50,7 +50,7 @@ struct LaneStats {
   Gauge swapped_sequences;  // swapped-out sequences that wait with their state.
   Gauge swapped_bytes;
   Gauge last_call_us;      // When a library call of the worker's lanes last ended, by the engine's clock; 0: never.
-  Gauge last_decode_us;    // The same for calls with decode rows.
+  Gauge last_decode_us;    // End of the last call with decode rows; 0: never.
   Gauge waiting_since_us;  // When the first waiting request was received; 0: no request waits.
   LatencyHistogram inter_token;
   LatencyHistogram ttft;
@@ -60,7 +60,7 @@ struct LaneStats {
   LatencyHistogram sampling;
   LatencyHistogram warm_restore;                 // Loading states that were in memory.
   LatencyHistogram cold_restore;                 // Reading and loading states that were on disk.
-  LatencyHistogram shared_restore;               // The same for states that another daemon has stored.
+  LatencyHistogram shared_restore;               // Reading and loading states that another daemon has stored.
   LatencyHistogram save;                         // Saving states that left the context.
   LatencyHistogram handover;                     // Loading finished prompts into the decode lane's context.
   std::atomic<double> bytes_moved_per_token{0};  // Estimate for the last decode call.

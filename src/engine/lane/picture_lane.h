@@ -39,7 +39,7 @@ struct PictureOutcome {
   Error error{};                // With `failed`.
   double queue_ms = 0;          // From receipt until the first call.
   double draw_ms = 0;           // From then on.
-  std::int64_t steps_done = 0;  // Of all pictures.
+  std::int64_t steps_done = 0;  // Steps of all pictures.
 };
 
 // One request, ready to be drawn.
@@ -57,9 +57,9 @@ struct PictureTask {
   using Done = MoveOnlyFunction<void(const PictureOutcome& outcome)>;
 
   RequestId id;
-  llm::CaptionTokens caption;  // Of the model's read_caption(), as is the next one.
+  llm::CaptionTokens caption;  // Result of the model's read_caption(), as is the next one.
   llm::CaptionTokens negative;
-  llm::DrawingOptions drawing;  // Of the first picture; the seeds of the others count up from its seed.
+  llm::DrawingOptions drawing;  // Options of the first picture; the seeds of the others count up from its seed.
   // A picture that the drawings begin with, [height, width, 3], and the step they begin at; empty: noise.
   std::vector<std::uint8_t> begin{};
   std::int32_t first_step = 0;

@@ -82,8 +82,8 @@ class PictureLaneTest : public ::testing::Test {
   std::unique_ptr<PictureLane> lane_;
   std::map<std::int32_t, std::vector<std::int32_t>> steps_;  // The pictures of each request's steps.
   std::map<std::int32_t, std::vector<double>> etas_;
-  std::map<std::int32_t, std::vector<std::uint64_t>> seeds_;  // Of finished pictures.
-  std::map<std::int32_t, std::vector<float>> grays_;          // Of finished pictures.
+  std::map<std::int32_t, std::vector<std::uint64_t>> seeds_;  // Seeds of finished pictures.
+  std::map<std::int32_t, std::vector<float>> grays_;          // Gray levels of finished pictures.
   std::map<std::int32_t, PictureOutcome> outcomes_;
   std::vector<std::vector<float>> calls_;  // The captions of each call's rows.
   std::function<void()> in_call_;

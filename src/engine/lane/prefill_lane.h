@@ -40,7 +40,7 @@ struct PrefillJob {
   std::vector<Token> tokens;              // The whole chain.
   std::vector<image::ImageRun> images{};  // The images among the tokens; those beyond the snapshot are encoded.
   llm::AdapterSet adapters{};
-  std::optional<kv::Snapshot> snapshot;  // Of the beginning of the chain.
+  std::optional<kv::Snapshot> snapshot;  // State of the beginning of the chain.
   ByteBudget::Share reservation{};       // The memory for the state of the whole chain, including `snapshot`.
   ByteBudget::Share wider_context{};     // The memory for a wider context, if the chain needs one (PrefillLane::wider_bytes).
   bool is_background = false;
@@ -63,7 +63,7 @@ struct PrefillReport {
 
 struct PrefillOptions {
   sched::WeightBytes weights;
-  bool is_reproducible = false;   // As in LaneOptions.
+  bool is_reproducible = false;   // See LaneOptions.
   llm::MakeContext make_wider{};  // Null: the context never becomes wider.
   std::int32_t cells_max = 0;     // Limit of a wider context.
 };

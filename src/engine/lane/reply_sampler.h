@@ -19,7 +19,7 @@ namespace uma::engine {
 
 class ReplySampler {
  public:
-  static constexpr std::uint64_t kGrammarWorkPerStep = 1u << 17;  // As TokenConstraint::work(): about 5 ms.
+  static constexpr std::uint64_t kGrammarWorkPerStep = 1u << 17;  // Units of TokenConstraint::work(): about 5 ms.
 
   ReplySampler(const LaneParts& parts, ContextCalls& calls, SequenceEnds& ends, ContextShifter& shifter,
                const LatencyTargets& targets)
@@ -89,7 +89,7 @@ class ReplySampler {
   SamplingTeam team_;
   std::vector<Chosen> chosen_;      // By row.
   std::vector<float> raw_logits_;   // A copy of the row before sampling, for log probabilities.
-  std::uint64_t grammar_work_ = 0;  // Of this step, as TokenConstraint::work().
+  std::uint64_t grammar_work_ = 0;  // Work of this step, in units of TokenConstraint::work().
   std::uint64_t held_total_ = 0;
   std::vector<Sequence*> held_;  // In the order in which they were held.
 };

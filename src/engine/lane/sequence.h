@@ -134,13 +134,13 @@ struct Sequence {
   std::vector<Token> chain;  // The prompt and the generated tokens; the slot's tokens are its beginning.
   llm::Sampler sampler;
   chat::ReplyStream reply;
-  std::vector<TokenLogprobs> prompt_logprobs;  // Of the prompt's first tokens; one more than are computed, as far as wanted.
-  std::size_t prompt_logprobs_bytes = 0;       // As chat::logprobs_bytes.
-  std::optional<TokenLogprobs> end_logprobs;   // Of the token that ended the reply, if those of the prompt are wanted.
+  std::vector<TokenLogprobs> prompt_logprobs;  // The prompt's first tokens; one more than are computed, as far as wanted.
+  std::size_t prompt_logprobs_bytes = 0;       // Size by chat::logprobs_bytes.
+  std::optional<TokenLogprobs> end_logprobs;   // Values of the token that ended the reply, if those of the prompt are wanted.
   bool has_end_token = false;                  // The model has ended the reply with a token, which is not in the chain.
   Draft draft;
-  std::vector<float> held_logits;  // Of its next token, which a later step chooses: grammars had used up the time of this one.
-  std::uint64_t held_since = 0;    // Who was held first is the first to go on.
+  std::vector<float> held_logits;  // Logits of its next token, chosen by a later step: grammars used up the time of this one.
+  std::uint64_t held_since = 0;    // Order of being held: the first goes on first.
   State state = State::waiting;
   std::size_t slot = 0;  // Valid while it runs.
   ResumePoint resume;

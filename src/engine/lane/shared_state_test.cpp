@@ -80,7 +80,7 @@ TEST_F(SharedStateTest, AReadThatTakesTooLongIsGivenUpAndTheTokensAreComputed) {
   EXPECT_EQ(eos(2).usage.reused_tokens, 0);
   EXPECT_EQ(eos(2).usage.reuse_reason, "refused");
   EXPECT_EQ(sinks_[2]->tokens, fake_continuation(options_, chain, 8));
-  b_.work();  // What comes late harms nobody.
+  b_.work();  // A state that comes late harms nobody.
   run();
   EXPECT_EQ(results_.size(), 2U);
 }

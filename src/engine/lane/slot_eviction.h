@@ -41,6 +41,7 @@ class SlotEviction {
   // way. A copy in progress of the same slot goes on for both.
   void begin_copy(std::size_t index, MoveOnlyFunction<void()> then);
   [[nodiscard]] bool is_storing() const { return storing_.has_value(); }
+  [[nodiscard]] bool is_copying() const { return storing_ && storing_->then; }
   // Saves at least one piece. After the last one the slot is freed, unless it is a copy. Gives up if the slot was used
   // meanwhile.
   void continue_store(TimePoint until);

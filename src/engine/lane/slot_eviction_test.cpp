@@ -199,7 +199,7 @@ TEST_F(SlotEvictionTest, AnEphemeralSessionTakesNoRoomOutsideItsSlot) {
 
 TEST_F(SlotEvictionTest, ShortPromptsWithACommonBeginningTakeEachOthersSlotNotALongOnes) {
   make_with_store({.sequences = 2});
-  store_.limit_memory({.at_rest = 0, .in_all = 0});  // What leaves its slot is lost.
+  store_.limit_memory({.at_rest = 0, .in_all = 0});  // A state that leaves its slot is lost.
   const std::string title = "Say in three words: ";
   const std::string history(100, 'h');
   ask(1, history, "");

@@ -15,7 +15,15 @@ namespace {
 
 constexpr TraceKind kRestoreSpan{.name = "restore", .numbers = {"bytes", "request"}};
 
+bool is_moved(const SequencePtr& sequence) {
+  return sequence->is_running() && (sequence->leaving || sequence->restoring);
+}
+
 }  // namespace
+
+bool StateMoves::is_wanted() const {
+  return std::ranges::any_of(parts_.sequences, is_moved);
+}
 
 bool StateMoves::advance() {
   constexpr double kBesideStreamsMs = 5;
@@ -23,7 +31,7 @@ bool StateMoves::advance() {
   const TimePoint now = parts_.clock.now();
   std::vector<std::pair<double, Sequence*>> moving;
   for (const SequencePtr& sequence : parts_.sequences) {
-    if (!sequence->is_running() || !(sequence->leaving || sequence->restoring)) continue;
+    if (!is_moved(sequence)) continue;
     const std::int32_t ready = sequence->restoring ? sequence->restoring->tokens_wanted : parts_.cached(*sequence);
     moving.emplace_back(planner_.prompt_rank(*sequence, size_of(sequence->chain) - ready, now), sequence.get());
   }

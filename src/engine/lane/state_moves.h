@@ -22,6 +22,7 @@ class StateMoves {
   // long as a new request may wait for its first one. A sequence whose state is complete joins the next tick. False: there was
   // nothing to move.
   bool advance();
+  [[nodiscard]] bool is_wanted() const;
 
  private:
   void save(Sequence& sequence, TimePoint until);

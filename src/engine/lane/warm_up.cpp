@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::int32_t kMeasuredRounds = 3;
 constexpr std::size_t kCellsMax = 1024;
-constexpr double kLargeMaxMs = 500;  // Of a large prompt, by the time of a small one.
-constexpr double kShortMs = 250;     // Of a call on a device for which a request waits.
-constexpr double kHoldMaxMs = 1000;  // Of all such calls, without those that come first of their kind.
+constexpr double kLargeMaxMs = 500;  // Limit of a large prompt, by the time of a small one.
+constexpr double kShortMs = 250;     // Limit of a call on a device for which a request waits.
+constexpr double kHoldMaxMs = 1000;  // Limit of all such calls, without those that come first of their kind.
 // Beside programs that use more cores, threads wait for each other, and the times do not hold for a quiet machine.
 constexpr double kOthersMax = 0.3;
 constexpr Duration kLoadTime = std::chrono::milliseconds(100);  // Shorter times do not show it (CpuLoad).

@@ -47,7 +47,7 @@ class WarmUp {
   struct Step {
     std::int32_t sequences = 1;
     std::int32_t rows = 1;
-    bool is_first = false;     // Of its kind, so its time shows more than the computation.
+    bool is_first = false;     // The first of its kind, so its time shows more than the computation.
     bool is_measured = false;  // For the widths.
   };
 
