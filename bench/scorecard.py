@@ -12,6 +12,7 @@ import pathlib
 import shutil
 import sys
 import tempfile
+import textwrap
 import threading
 
 import compare
@@ -150,12 +151,13 @@ def format_table(columns):
 
 
 def format_page(options, columns, command):
-    return (f"# Scorecard\nMade by `{command}`: what umad reports about itself in its metrics snapshot ([METRICS.md](METRICS.md)) after a fixed "
-            f"load, each load on a fresh daemon.\n{options.model.name}, {options.threads} compute threads, split KV. `burst N`: N streams "
-            f"together, 31 words and {options.tokens} new tokens each, {options.runs} times; `storm`: two streams decode while four prompts "
-            f"of {options.long_words:,} words arrive.\nThere is no warm-up, so the first request's cold start is in the figures. Tokens/s and "
-            "the busy ratio use the client's clock and the process's CPU time; the rest is the daemon's own.\n\n"
-            f"{format_table(columns)}\n")
+    about = (f"Made by `{command}`: what umad reports about itself in its metrics snapshot ([METRICS.md](METRICS.md)) after a fixed load, "
+             f"each load on a fresh daemon. {options.model.name}, {options.threads} compute threads, split KV. `burst N`: N streams together, "
+             f"31 words and {options.tokens} new tokens each, {options.runs} times; `storm`: two streams decode while four prompts of "
+             f"{options.long_words:,} words arrive. There is no warm-up, so the first request's cold start is in the figures. Tokens/s and "
+             "the busy ratio use the client's clock and the process's CPU time; the rest is the daemon's own.")
+    lines = "\n".join(textwrap.wrap(about, 160, break_long_words=False, break_on_hyphens=False))
+    return f"# Scorecard\n{lines}\n\n{format_table(columns)}\n"
 
 
 def parse_arguments(arguments):

@@ -208,7 +208,7 @@ class Replay {
   int working_ = 0;  // Agents that have turns left in this half.
   std::vector<Part> asked_;
   double last_end_ms_ = 0;
-  std::vector<double> wall_s_;  // Of each half.
+  std::vector<double> wall_s_;  // Wall seconds of each half.
   std::vector<Answered> answered_;
 };
 

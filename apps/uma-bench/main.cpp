@@ -42,7 +42,7 @@ struct Options {
   MixedOptions mixed;
   ChatOptions chat;
   AgentOptions agent;
-  bool pauses = false;  // Of chat and agent.
+  bool pauses = false;  // Option of chat and agent.
   LongContextOptions long_ctx;
   IpcOverheadOptions ipc_overhead;
   TraceOptions trace_options;

@@ -234,7 +234,7 @@ TEST_F(Scenarios, HttpKeepsItsConnectionAndCarriesTheHistory) {
 
 TEST_F(Scenarios, IpcOverheadAsksTheDoorsInTurnAndComparesThem) {
   std::mutex mutex;
-  std::string order;  // Of requests: a letter of the listener each.
+  std::string order;  // Order of the requests: a letter of the listener each.
   const auto serve_as = [&](char listener) {
     return [&, listener](int connection) {
       std::string bytes;

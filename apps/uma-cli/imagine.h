@@ -15,7 +15,7 @@ namespace uma::cli {
 
 struct ImagineOptions {
   std::string caption;
-  std::string negative;              // What the picture should not show.
+  std::string negative;              // Content that the picture should not show.
   std::string file;                  // Empty: a new name after the caption, in the current folder; -: standard output.
   std::string model;                 // Empty: the daemon's choice.
   std::optional<std::int64_t> size;  // Pixels of a side.
@@ -23,7 +23,7 @@ struct ImagineOptions {
   std::optional<double> guidance;
   std::optional<std::uint64_t> seed;
   std::string sampler;   // Empty: the model's.
-  std::string schedule;  // As sampler.
+  std::string schedule;  // Name; empty: the model's.
   std::string image;     // Path of a picture to begin with; empty: none.
   std::optional<double> strength;
   std::int64_t count = 1;

@@ -156,7 +156,7 @@ Result<bool> is_here(const std::string& target, const Wanted& wanted, const Pull
 struct Pulled {
   std::string path;
   std::string sha256;
-  std::string checked;  // What the checksum was compared with.
+  std::string checked;  // Text about what the checksum was compared with.
 };
 
 Result<Pulled> fetch_file(const PullOptions& options, Interrupts& interrupts) {

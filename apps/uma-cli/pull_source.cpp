@@ -12,7 +12,7 @@
 namespace uma::cli {
 namespace {
 
-constexpr std::string_view kHubPrefix = "hf.co/";  // As Ollama's users write models of the hub.
+constexpr std::string_view kHubPrefix = "hf.co/";  // Prefix with which Ollama's users write models of the hub.
 constexpr std::size_t kNameBytesMax = 200;         // The file system's 255, less the length of .part.json and similar endings.
 
 bool is_alnum(char c) {

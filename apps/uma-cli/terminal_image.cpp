@@ -93,7 +93,7 @@ std::string sixel(const Pixels& pixels, std::uint32_t scale) {
                        percent(colour % kSteps));
   }
   for (std::uint32_t top = 0; top < height; top += kBand) {
-    std::map<std::uint8_t, std::string> bits;  // Of each column, by colour.
+    std::map<std::uint8_t, std::string> bits;  // Bits of each column, by colour.
     for (std::uint32_t line = 0; line < std::min(kBand, height - top); ++line) {
       for (std::uint32_t x = 0; x < width; ++x) {
         std::string& columns = bits.try_emplace(colour_of(pixels, x / scale, (top + line) / scale), width, '?').first->second;

@@ -185,7 +185,7 @@ std::string queue_text(const boost::json::object& now) {
 struct TierMoves {
   const char* tier;
   const char* move;  // The bytes that come into the tier.
-  const char* back;  // Those that come into it from below; null: nothing does.
+  const char* back;  // The bytes that come into it from below; null: nothing does.
 };
 constexpr TierMoves kTierMoves[] = {
     {"hot", nullptr, "warm_hot_bytes"}, {"warm", "hot_warm_bytes", "cold_warm_bytes"}, {"cold", "warm_cold_bytes", nullptr}};

@@ -85,7 +85,7 @@ struct Config {
   std::string catalog;  // Address of the PostgreSQL database that has the sessions; empty: a file in data_dir.
   std::chrono::milliseconds drain_delay{
       0};  // Between the signal that ends the daemon and the end of accepting; see Daemon::drain.
-  std::chrono::milliseconds drain_limit = std::chrono::seconds(30);  // Of requests in flight, after that.
+  std::chrono::milliseconds drain_limit = std::chrono::seconds(30);  // Limit for requests in flight, after drain_delay.
   std::string shared_states;        // Where daemons with one catalog find each other's states; empty: nowhere.
   std::string shared_password;      // For a server that `shared_states` names; never shown.
   std::string node;                 // The name of this daemon among those that share a catalog; default: the host's.
@@ -133,9 +133,9 @@ struct Config {
   llm::KvLayout kv_layout = llm::KvLayout::automatic;
   llm::FlashAttention flash_attention = llm::FlashAttention::automatic;
   llm::KvTypes kv_types{};
-  llm::DeviceOptions devices{};                                  // Of all models whose cards have no others.
-  std::chrono::milliseconds rpc_timeout = llm::kRpcAnswerLimit;  // Of RPC servers among the devices.
-  llm::RopeOptions rope{};                                       // Of the model that `model` names.
+  llm::DeviceOptions devices{};                                  // Options of all models whose cards have no others.
+  std::chrono::milliseconds rpc_timeout = llm::kRpcAnswerLimit;  // Time limit of RPC servers among the devices.
+  llm::RopeOptions rope{};                                       // Options of the model that `model` names.
   std::int64_t warm_bytes_max = -1;    // Limit of states in memory; -1: a quarter of the available memory.
   std::int64_t cold_bytes_max = -1;    // Limit of states on disk; -1: a quarter of the free space, at most 32 GiB.
   std::uint64_t tenant_bytes_max = 0;  // Limit of one tenant's states in memory and on disk together; 0: no quota.
@@ -143,7 +143,7 @@ struct Config {
   std::chrono::milliseconds write_within = std::chrono::seconds(5);  // See kv::StoreOptions; 0: never.
   std::uint64_t day_bytes_max = std::uint64_t{200} << 30;
   std::chrono::milliseconds state_ttl{0};  // A state that was unused for this time is removed; 0: never.
-  kv::SharedBounds shared_bounds{};        // Of `shared_states`, but for the time to live.
+  kv::SharedBounds shared_bounds{};        // Bounds of `shared_states`, but for the time to live.
   std::chrono::milliseconds shared_ttl = std::chrono::hours(24);
   kv::EvictionOrder eviction = kv::EvictionOrder::value;
 

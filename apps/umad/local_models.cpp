@@ -153,7 +153,7 @@ void LocalModels::run_pull(const std::string& source, PullSink& sink, Work& mine
   set_done(mine);
   run_noting([&] {
     if (fetched) return log_info("model   {}: pulled from {}", *fetched, shown_source(source));
-    const std::string& message = fetched.error().message;  // Of several lines, the first.
+    const std::string& message = fetched.error().message;  // The first of several lines is logged.
     log_warning("pull of {}: {}", shown_source(source), message.substr(0, message.find('\n')));
   });
   sink.end(std::move(fetched));
@@ -225,7 +225,7 @@ Expected<Unit> LocalModels::name_model(const std::string& model, const std::stri
   }
   auto aliases = read_aliases();
   if (!aliases) return std::unexpected(aliases.error());
-  std::erase_if(*aliases, [&](const Alias& other) { return other.name == alias; });  // Of a model that is gone.
+  std::erase_if(*aliases, [&](const Alias& other) { return other.name == alias; });  // The alias of a model that is gone.
   if (aliases->size() >= kAliasesMax) {
     return fail(ErrorCode::proto_field,
                 std::format("there are {} further names, and the limit is {}: remove some", aliases->size(), kAliasesMax));

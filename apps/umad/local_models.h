@@ -46,7 +46,7 @@ class LocalModels final : public ModelLibrary {
 
  private:
   struct Work {
-    std::string source;  // Of a download; empty: a change of names or cards.
+    std::string source;  // The download's source; empty: a change of names or cards.
     std::thread thread;
     bool is_under_way = true;  // Its outcome is not known yet.
     bool has_ended = false;    // Its thread ends now.

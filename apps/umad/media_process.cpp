@@ -34,7 +34,7 @@ namespace uma::umad {
 struct MediaProcesses::Asked {
   enum class Kind : std::uint32_t { picture, unturned_picture, sound };
   Kind kind = Kind::picture;
-  std::int32_t sample_rate = 0;  // Of a sound.
+  std::int32_t sample_rate = 0;  // A sound's rate, in Hz.
   std::uint64_t file_bytes = 0;
 };
 
@@ -42,7 +42,7 @@ struct MediaProcesses::Asked {
 struct MediaProcesses::Answer {
   enum class Kind : std::uint32_t { refused, decoded };
   Kind kind = Kind::refused;
-  std::int32_t width = 0;  // Of a picture.
+  std::int32_t width = 0;  // A picture's width, in pixels.
   std::int32_t height = 0;
   std::int32_t spare = 0;  // No byte is undefined.
   std::uint64_t bytes = 0;

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 // Scripts stand for umad, whose own processes decode the files of tests/e2e.
 class MediaProcess : public testing::Test {
  protected:
-  MediaProcess() { std::signal(SIGPIPE, SIG_IGN); }  // As in umad (signals.h): a process may end before it has read its file.
+  MediaProcess() { std::signal(SIGPIPE, SIG_IGN); }  // umad's rule (signals.h): a process may end before it has read its file.
   ~MediaProcess() override { fs::remove(program_); }
   void write_program(const std::string& script) {
     std::ofstream(program_, std::ios::trunc) << "#!/bin/sh\n" << script << "\n";

@@ -44,7 +44,7 @@ struct Comparison {
   std::size_t default_index = 0;
   std::vector<std::uint64_t> kv_bytes = {};  // KV memory of the daemon's context per trial; empty if all need the same.
   Choice choice = {};
-  std::string remark = {};  // What limits the comparison.
+  std::string remark = {};  // Text about what limits the comparison.
 };
 
 struct TuneResult {

@@ -49,7 +49,7 @@ class TuneFake : public ::testing::Test {
   FakeOptions options_{.cells = 8192, .sequences = 8, .batch_rows_max = 512, .clock = &clock_};
   TuneSettings settings_{.base = {.cells = 8192, .sequences = 8, .threads = 1}, .cores = 1, .seconds = 60};
   std::atomic<bool> interrupted_{false};
-  Duration device_cost_{};  // Of a call on a device; 0: there is none.
+  Duration device_cost_{};  // Time of a call on a device; 0: there is no device.
 };
 
 TEST_F(TuneFake, MeasuresWhatItSays) {

@@ -23,7 +23,7 @@ constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kCoresMax = 4096;
 constexpr double kMsMin = 1e-4;  // The last digit that is written.
 constexpr double kMsMax = 1e6;
-constexpr double kRatioMax = 1e4;  // Of the largest time to the smallest.
+constexpr double kRatioMax = 1e4;  // Limit for the largest time divided by the smallest.
 
 std::expected<sched::WidthTimes, std::string> read_times(const YAML::Node& list) {
   sched::WidthTimes ms{};

@@ -22,7 +22,7 @@ enum class ReplyPlace : char {
 
 struct AnswerRules {
   const grammar::Grammar& answer;
-  const grammar::Grammar* calls = nullptr;  // Those of begun_call_grammar(); null: they are only known by their marks.
+  const grammar::Grammar* calls = nullptr;  // Grammar of begun_call_grammar(); null: calls are only known by their marks.
   bool may_call = false;                    // The reply may have calls instead of the answer.
   bool may_think = false;                   // The reply may open thoughts.
   bool may_begin_with_blanks = false;       // Blanks before the answer do not count, even if nothing precedes them.

@@ -476,7 +476,7 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
   std::vector<Callable> tools_;
   std::string extra_;
   int forms_ = 0;
-  int alternatives_left_ = 1000;  // Of all parameters, for values beside texts.
+  int alternatives_left_ = 1000;  // Budget of all parameters, for values beside texts.
   const boost::json::value any_value_ = boost::json::object();
   std::map<const boost::json::value*, std::string> listed_texts_;
   std::map<std::pair<const boost::json::value*, std::string_view>, std::string> shared_rules_;  // By schema and type.

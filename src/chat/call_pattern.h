@@ -25,7 +25,7 @@ struct PatternPart {
     function,
   };
   Kind kind = Kind::text;
-  std::string_view text{};  // As it is written.
+  std::string_view text{};  // The text as it is written.
   bool operator==(const PatternPart&) const = default;
 };
 using Pattern = std::vector<PatternPart>;

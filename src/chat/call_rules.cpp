@@ -18,8 +18,8 @@ namespace uma::chat {
 namespace {
 
 constexpr std::size_t kOrderedMembersMax = 4;
-constexpr int kLooseRulesMax = 1000;     // Of one tool.
-constexpr int kLooseValuesMax = 10'000;  // The same, with repetitions; a value may refer to another part of the schema.
+constexpr int kLooseRulesMax = 1000;     // Rules per tool.
+constexpr int kLooseValuesMax = 10'000;  // Values per tool, with repetitions; a value may refer to another part of the schema.
 // Types whose values need no rule.
 constexpr std::array<std::string_view, 3> kSimpleTypes = {"string", "boolean", "null"};
 

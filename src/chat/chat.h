@@ -45,9 +45,9 @@ struct ChatContext {
 // A conversation whose last message is the beginning of the reply, which the model continues.
 struct BegunReply {
   jinja::Text prompt;                  // Everything, up to the end of the last message.
-  std::string text{};                  // What the prompt has of the reply, with its marks (ReplyFormat::begun).
+  std::string text{};                  // Part of the reply in the prompt, with its marks (ReplyFormat::begun).
   std::string content{};               // That of the last message.
-  bool begins_with_reasoning = false;  // As ReplyFormat's.
+  bool begins_with_reasoning = false;  // See ReplyFormat.
   bool is_thinking = false;            // The model goes on in thoughts.
 };
 
@@ -130,10 +130,10 @@ class ChatFormat {
   bool template_knows_tools_ = false;
   std::vector<std::pair<std::string_view, bool>> history_variables_;
   std::optional<jinja::ChatTemplate> template_;
-  MessageStyle style_;                            // What the template wants.
+  MessageStyle style_;                            // Style that the template wants.
   std::string problem_;                           // The reason why the model's own template is unusable.
   mutable std::atomic<bool> has_warned_ = false;  // Whether a refused conversation was logged.
-  std::map<std::string, std::unique_ptr<const ChatFormat>, std::less<>> named_;  // Those of the model's other templates.
+  std::map<std::string, std::unique_ptr<const ChatFormat>, std::less<>> named_;  // Formats of the model's other templates.
 };
 
 // The range of a message in a chain.
@@ -175,7 +175,7 @@ struct ChatTokens {
   // If everything was written again: the number of tokens before all messages but the system messages at the beginning. Other
   // conversations with the same system prompt and tools begin with them, too. 0: they are not known.
   std::int32_t head_tokens = 0;
-  PromptOutline outline;  // Of what was written now, by places in the chain: the whole conversation, or `tokens`.
+  PromptOutline outline;  // Outline of what was written now, by places in the chain: the whole conversation, or `tokens`.
 };
 
 // Returns the tokens from the end of a conversation to the beginning of the reply to `added`. Errors: E_MODEL_003 if the

@@ -276,7 +276,7 @@ TEST(TokenizeChat, BlanksThatTheTemplateWritesAroundRepliesAreNotDoubled) {
   Talk talk(format);
   talk.ask("one");
   talk.answer(" 1");
-  talk.messages.back().content = "1";  // As the reply's reader leaves it.
+  talk.messages.back().content = "1";  // Content as the reply's reader leaves it.
   EXPECT_EQ(talk.ask("two").history_change, ChatTokens::History::rewritten);
   EXPECT_EQ(text_of(format, talk.chain), "<one>< 1>[tools]<two><");
   EXPECT_EQ(talk.chain, whole(format, talk.messages));

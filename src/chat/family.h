@@ -98,7 +98,7 @@ struct Family {
   std::string_view answer{};          // Between thoughts and the answer, if a model may think again there instead.
   // The values of `reasoning_effort` that its templates know, from the least; empty: any.
   std::span<const std::string_view> efforts{};
-  std::string_view call_trigger{};  // What shows that a call has begun; empty: the begin of a form up to its first blank.
+  std::string_view call_trigger{};  // Text showing that a call has begun; empty: the begin of a form up to its first blank.
 };
 
 // All families, in the order in which a template is compared with them. The last one is for templates without tools.

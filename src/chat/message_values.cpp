@@ -69,7 +69,7 @@ class OpenCalls {
  private:
   struct Queue {
     std::vector<WrittenCall*> calls;
-    std::size_t next = 0;  // Those before it have a result.
+    std::size_t next = 0;  // The calls before this index have a result.
   };
   Queue all_;
   std::map<std::string_view, Queue> by_id_;

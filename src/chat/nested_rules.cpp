@@ -17,8 +17,8 @@
 namespace uma::chat {
 namespace {
 
-constexpr int kNestedRulesMax = 1000;     // Of one tool.
-constexpr int kNestedValuesMax = 10'000;  // The same, with repetitions; a value may refer to another part of the schema.
+constexpr int kNestedRulesMax = 1000;     // Rules per tool.
+constexpr int kNestedValuesMax = 10'000;  // Values per tool, with repetitions; a value may refer to another part of the schema.
 constexpr std::string_view kAnyNested = "nested-any";
 
 }  // namespace

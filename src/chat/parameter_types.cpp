@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kSchemaDepthMax = 8;
 constexpr int kSchemaVisitsMax = 1000;  // Parts of all schemas of a tool; alternatives can refer to each other.
-constexpr int kPartsMax = 256;          // The same, within objects and lists.
+constexpr int kPartsMax = 256;          // Parts of a tool's schemas within objects and lists.
 constexpr std::size_t kPathBytesMax = 512;
 constexpr std::size_t kReferenceBytesMax = 1024;  // Following a reference takes time for each of its bytes.
 

@@ -25,7 +25,7 @@ using ImageTokens = std::function<Expected<std::vector<Token>>(const std::string
 // The tokens of a text. Where a token's bytes are not those of the text, as with tokenizers that normalize, places are near.
 struct PlacedTokens {
   std::vector<Token> tokens;
-  std::vector<std::size_t> ends;  // Of each token, in bytes of the text; ascending.
+  std::vector<std::size_t> ends;  // End of each token, in bytes of the text; ascending.
 
   void push_back(Token token, std::size_t end) {
     tokens.push_back(token);

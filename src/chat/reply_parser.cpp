@@ -98,7 +98,7 @@ void ReplyParser::add_opener(Opener opener) {
   if (const PatternPart& first = opener.pattern.front(); first.kind == PatternPart::Kind::name) {
     for (const auto& [name, types] : *format_.tools) add_first(name);
   } else {
-    add_first(first.text);  // Of {function} too, an object.
+    add_first(first.text);  // {function} is an object, so its text fits, too.
   }
   openers_.push_back(std::move(opener));
 }

@@ -29,7 +29,7 @@ namespace uma::chat {
 struct ReplyOptions {
   ReplyFormat format{};
   std::vector<std::string> stop{};  // The reply ends before the first of these strings that is in no call.
-  std::vector<std::string> ends{};  // As `stop`, also in a call: the marks of the end of turn that are texts.
+  std::vector<std::string> ends{};  // Further `stop` strings, also in a call: the marks of the end of turn that are texts.
   std::shared_ptr<const grammar::Grammar> call_grammar{};  // Constrains each tool call behind its mark; null: no constraint.
   // Constrains the reply outside of thoughts (answer_grammar.h), which `thinking` must limit if there may be some; null: no
   // constraint. Excludes `call_grammar`.

@@ -37,7 +37,7 @@ class TextStream {
   [[nodiscard]] static std::size_t possible_stop_length(std::string_view held, std::span<const std::string> stops);
 
   llm::Detokenizer detokenizer_;
-  std::vector<std::string> stop_strings_;  // Those that count everywhere first.
+  std::vector<std::string> stop_strings_;  // Strings that count everywhere come first.
   std::size_t ends_;                       // Their number.
   std::vector<std::pair<Token, std::string>> marks_;
   std::size_t made_ = 0;

@@ -26,7 +26,7 @@ void settle_thinking(std::string_view chat_template, const Family* family, ChatO
 struct ThinkingLimit {
   std::int32_t tokens_max = 0;  // Tokens of thoughts, without those of their marks.
   std::vector<Token> closing;   // The mark at the end of thoughts, and what comes before the answer or a call; not empty.
-  std::vector<Token> answer{};  // The same, up to the answer, if the model begins to think again; empty: as `closing`.
+  std::vector<Token> answer{};  // Closing tokens up to the answer, if the model begins to think again; empty: as `closing`.
 };
 
 // Counts the tokens of a reply's thoughts, and chooses the tokens that close them.

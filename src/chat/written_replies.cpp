@@ -21,7 +21,7 @@ namespace uma::chat {
 namespace {
 
 std::size_t bytes_of(const WrittenReply& reply) {
-  constexpr std::size_t kPerReply = 256;  // Of the tables.
+  constexpr std::size_t kPerReply = 256;  // Bytes in the tables.
   return kPerReply + reply.tokens.size() * sizeof(Token);
 }
 
@@ -243,7 +243,7 @@ class ReturnedReplies {
   PlacedTokens made_;
   std::size_t base_ = 0;              // The end of the last reply in made_; behind it are given tokens,
   std::size_t base_given_ = 0;        // from this one on.
-  std::vector<kv::Checksum> blocks_;  // Of made_.
+  std::vector<kv::Checksum> blocks_;  // Checksums of made_'s blocks.
   std::unordered_set<const WrittenReply*> refused_;
 };
 

@@ -17,7 +17,7 @@ namespace uma {
 inline constexpr std::size_t kSlotsShownMax = 64;     // For each worker.
 inline constexpr std::size_t kWaitingShownMax = 64;   // For each worker, and for the requests that are in none.
 inline constexpr std::size_t kTenantsShownMax = 32;   // The rest is counted as kOtherTenants.
-inline constexpr std::size_t kTenantsKeptMax = 1024;  // The same for an ActivitySnapshot, of which a part is shown.
+inline constexpr std::size_t kTenantsKeptMax = 1024;  // Limit in an ActivitySnapshot, partly shown; the rest is kOtherTenants.
 inline constexpr const char* kOtherTenants = "other";
 
 enum class SlotState : std::uint8_t {
@@ -31,10 +31,10 @@ struct SlotActivity {
   std::int32_t slot = 0;
   SlotState state = SlotState::idle;
   RequestId request{};             // 0: idle.
-  std::string tenant{};            // Of the request; empty: idle.
-  Agent agent{};                   // Of the request.
+  std::string tenant{};            // The request's tenant; empty: idle.
+  Agent agent{};                   // The request's agent.
   std::int64_t tokens = 0;         // In the context, those of an ended request included.
-  std::int64_t prompt_tokens = 0;  // Of the request.
+  std::int64_t prompt_tokens = 0;  // Tokens of the request's prompt.
 };
 
 enum class WaitStage : std::uint8_t {
@@ -87,8 +87,8 @@ struct WorkerActivity {
 
 struct ActivitySnapshot {
   double contract_ms = 0;                 // The longest of the workers'; without a worker, what one begins with.
-  std::vector<WorkerActivity> workers{};  // Those that are loaded, in the order of MetricsSnapshot::workers.
-  std::vector<WaitingRequest> waiting{};  // Those that are in no worker yet, the oldest first.
+  std::vector<WorkerActivity> workers{};  // Loaded workers, in the order of MetricsSnapshot::workers.
+  std::vector<WaitingRequest> waiting{};  // Requests that are in no worker yet, the oldest first.
   std::int64_t waiting_count = 0;         // Their number.
   TenantActivities tenants{};
   std::map<std::string, std::int64_t> model_uses{};  // Requests that use each loaded model.

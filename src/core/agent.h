@@ -13,9 +13,9 @@ struct Agent {
   static constexpr std::size_t kNameBytesMax = 256;
 
   std::string program{};  // "claude-code", "codex", "opencode", …; empty: unknown.
-  std::string id{};       // Of one conversation with the model; empty: the client does not say.
+  std::string id{};       // Id of one conversation with the model; empty: the client does not say.
   std::string parent{};   // The agent that has begun this one; empty: none.
-  std::string run{};      // What an agent and those that it has begun have in common.
+  std::string run{};      // Name that an agent and those that it has begun have in common.
   // The name is that of a person or program, which may have several conversations: it is only shown.
   bool is_shared = false;
 

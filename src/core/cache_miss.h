@@ -76,11 +76,11 @@ constexpr CacheMissKind cache_miss_of(PromptPart part) {
 
 struct CacheMiss {
   CacheMissKind kind = CacheMissKind::none;
-  std::string_view cause = "";    // Of not_held, if it is known: window, unloaded or refused; static storage.
+  std::string_view cause = "";    // Cause of not_held, if it is known: window, unloaded or refused; static storage.
   std::string compared_with{};    // The id of the earlier reply (Comparison::id); empty: it has none.
   std::int32_t token = 0;         // The first token that differs or is not held, from 0.
-  std::int32_t message = -1;      // As PromptPlace's.
-  std::string_view role = "";     // As PromptPlace's.
+  std::int32_t message = -1;      // See PromptPlace.
+  std::string_view role = "";     // See PromptPlace.
   std::int32_t known_tokens = 0;  // Tokens of the earlier prompt and its reply.
   std::int32_t lost_tokens = 0;   // Tokens from there on that had been computed before, and are computed again.
   std::int32_t repeats = 0;       // Prompts so far that have differed at this place near the beginning; 0: not counted.
@@ -94,7 +94,7 @@ inline constexpr std::int32_t kClockRepeats = 3;
 
 // Names the reply for later requests, and the earlier reply whose prompt the request's is compared with.
 struct Comparison {
-  std::string id{};        // Of this reply, without the API's prefix; empty: it cannot be named.
+  std::string id{};        // Id of this reply, without the API's prefix; empty: it cannot be named.
   std::string with{};      // The id of the earlier reply; empty: the most similar prompt counts.
   bool is_wanted = false;  // The client has asked for the comparison with `with`, or for none.
 };

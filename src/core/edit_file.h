@@ -10,7 +10,7 @@
 namespace uma {
 
 struct EditRules {
-  std::size_t bytes_max = 16u << 20;  // Of the text, before and after the edit.
+  std::size_t bytes_max = 16u << 20;  // Limit of the text, before and after the edit.
   bool makes_missing = true;          // A missing file counts as empty, and is made with its folder; false: it is an error.
 };
 

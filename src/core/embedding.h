@@ -66,7 +66,7 @@ struct EmbedImagesRequest {
 };
 
 struct ImageEmbeddings {
-  std::vector<std::vector<float>> embeddings;  // Of length 1, in the order of the images.
+  std::vector<std::vector<float>> embeddings;  // Vectors of length 1, in the order of the images.
   std::int64_t rows = 0;                       // Rows of images, and tokens beside them, that were computed.
 };
 

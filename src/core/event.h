@@ -124,8 +124,8 @@ struct ResponseBegunEvent {
 // and of images that cannot be encoded.
 struct PromptReadyEvent {
   std::int32_t prompt_tokens = 0;
-  std::vector<std::string> schema_left_out{};  // As in Usage.
-  CacheMiss cache_miss{};                      // As in Usage, before it is known which KV is held.
+  std::vector<std::string> schema_left_out{};  // See Usage.
+  CacheMiss cache_miss{};                      // Usage's miss, before it is known which KV is held.
 };
 
 using Event = std::variant<TokenEvent, ReplyPart, EosEvent, FailureEvent, ProgressEvent, ContextShiftEvent, ResponseBegunEvent,

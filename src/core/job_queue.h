@@ -44,18 +44,18 @@ class JobQueue {
   }
   // Waits for a job. Returns false once the queue is closed and empty.
   bool wait() { return !turns_.empty() || inbox_.wait_drain(taken_, kNever); }
-  // Called by a running job to queue its next part, even after close().
-  void add(TenantId tenant, Job job) {
-    std::deque<Job>& jobs = jobs_[tenant];
-    if (jobs.empty()) turns_.push_back(std::move(tenant));
-    jobs.push_back(std::move(job));
-  }
 
  private:
   struct Waiting {
     TenantId tenant;
     Job job;
   };
+
+  void add(TenantId tenant, Job job) {
+    std::deque<Job>& jobs = jobs_[tenant];
+    if (jobs.empty()) turns_.push_back(std::move(tenant));
+    jobs.push_back(std::move(job));
+  }
 
   Mailbox<Waiting> inbox_;
   std::vector<Waiting> taken_;

@@ -18,7 +18,7 @@ struct ModelDefaults {
   // Arguments of the chat template; nullopt: as the template does by itself.
   std::optional<bool> thinking{};
   std::string reasoning_effort{};                 // Empty: not set.
-  std::optional<std::int32_t> thinking_budget{};  // As ChatOptions::thinking_budget.
+  std::optional<std::int32_t> thinking_budget{};  // See ChatOptions::thinking_budget.
   std::optional<std::int64_t> deadline_ms{};
   std::optional<bool> speculates{};  // Nullopt: as the daemon's setting.
   // Whether an embedding model's inputs are written as messages, with its chat template; nullopt: if it has a template and a

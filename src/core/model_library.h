@@ -13,8 +13,8 @@
 
 namespace uma {
 
-inline constexpr std::size_t kPullSourceBytesMax = 2048;  // Of a source; it may be a URL.
-inline constexpr std::size_t kCardBytesMax = 65'536;      // Of a model's card.
+inline constexpr std::size_t kPullSourceBytesMax = 2048;  // Limit of a source; it may be a URL.
+inline constexpr std::size_t kCardBytesMax = 65'536;      // Limit of a model's card.
 
 struct PullProgress {
   std::string file{};  // Name of the file that is being fetched or checked; empty: the hub is asked for it.

@@ -14,7 +14,7 @@ struct Named {
   Value value;
   std::string_view name;
   std::string_view label;
-  std::array<std::string_view, 2> aliases;  // Of other programs.
+  std::array<std::string_view, 2> aliases;  // Names in other programs.
 };
 constexpr Named<PictureSampler> kSamplers[] = {
     {PictureSampler::euler, "euler", "Euler", {"k_euler"}},

@@ -17,9 +17,9 @@
 
 namespace uma {
 
-inline constexpr std::int32_t kPicturesMax = 10;        // Of one request.
-inline constexpr std::int32_t kPictureStepsMax = 150;   // Of one picture.
-inline constexpr std::int32_t kPartialPicturesMax = 3;  // Of one picture.
+inline constexpr std::int32_t kPicturesMax = 10;        // Limit per request.
+inline constexpr std::int32_t kPictureStepsMax = 150;   // Limit per picture.
+inline constexpr std::int32_t kPartialPicturesMax = 3;  // Limit per picture.
 inline constexpr std::int32_t kPictureSideMax = 1024;   // Pixels.
 inline constexpr float kPictureGuidanceMax = 30;
 inline constexpr float kPictureStrength = 0.75;  // Usual in image programs.
@@ -48,11 +48,11 @@ enum class NoiseSchedule : std::uint8_t { discrete, karras, trailing };
 
 struct PictureOptions {
   std::int32_t width = 0;             // Pixels; 0: as the model draws.
-  std::int32_t height = 0;            // As width.
+  std::int32_t height = 0;            // Height in pixels, with the rules of width.
   std::int32_t count = 1;             // 1 to kPicturesMax.
   std::optional<std::int32_t> steps;  // 1 to kPictureStepsMax; nullopt: the model's number.
   std::optional<float> guidance;      // How far the caption is followed, 1 to kPictureGuidanceMax; nullopt: the model's number.
-  std::optional<std::uint64_t> seed;  // Of the first picture; the others count up from it. Nullopt: random.
+  std::optional<std::uint64_t> seed;  // Seed of the first picture; the others count up from it. Nullopt: random.
   std::optional<PictureSampler> sampler{};  // Nullopt: the model's.
   std::optional<NoiseSchedule> schedule{};  // Nullopt: the model's, or the sampler's usual one.
   std::int32_t partial_pictures = 0;        // Unfinished pictures to deliver of each; up to kPartialPicturesMax.
@@ -63,13 +63,13 @@ struct PictureOptions {
 
 struct PictureRequest {
   std::string model;                   // Empty: the default one of those that draw.
-  std::uint64_t client = 0;            // As in TextOptions.
+  std::uint64_t client = 0;            // See TextOptions.
   std::string caption;                 // UTF-8 of up to kCaptionBytesMax.
-  std::string negative_caption{};      // What the pictures should not show; as `caption`.
+  std::string negative_caption{};      // Content that the pictures should not show; rules of `caption`.
   std::optional<ImageSource> begin{};  // A picture that the drawings begin with instead of noise, as data; nullopt: none.
   PictureOptions options{};
   RequestClass request_class = RequestClass::interactive;
-  std::optional<std::int64_t> deadline_ms{};  // As in TextOptions.
+  std::optional<std::int64_t> deadline_ms{};  // See TextOptions.
   RequestShare share{};
 };
 [[nodiscard]] std::size_t memory_of(const PictureRequest& request);
@@ -80,7 +80,7 @@ struct PictureBegun {
   std::int32_t height = 0;
   std::int32_t pictures = 0;
   std::int32_t steps = 0;           // That are drawn of each picture; a picture to begin with saves some.
-  std::uint64_t seed = 0;           // Of the first picture.
+  std::uint64_t seed = 0;           // Seed of the first picture.
   std::int64_t caption_tokens = 0;  // Words of both captions that the model has read.
   std::int64_t picture_tokens = 0;  // Positions of each picture, as the model computes them.
 };
@@ -96,7 +96,7 @@ struct PictureStep {
 // A picture, or an unfinished one.
 struct DrawnPicture {
   std::int32_t picture = 0;  // From 0.
-  std::int32_t partial = 0;  // Of an unfinished one: its number, from 1; 0: it is finished.
+  std::int32_t partial = 0;  // Number of an unfinished one, from 1; 0: it is finished.
   std::uint64_t seed = 0;
   std::string_view png;  // Borrowed during the call.
 };
@@ -120,13 +120,13 @@ struct PictureReceipt {
   std::int32_t width = 0;
   std::int32_t height = 0;
   std::int32_t pictures = 0;  // Finished ones.
-  std::int32_t steps = 0;     // Of each picture.
+  std::int32_t steps = 0;     // Steps of each picture.
   float guidance = 0;
   PictureSampler sampler = PictureSampler::euler;
   std::optional<NoiseSchedule> schedule{};  // Nullopt: the sampler's usual one.
-  std::uint64_t seed = 0;                   // Of the first picture.
-  std::int64_t caption_tokens = 0;          // As in PictureBegun.
-  std::int64_t picture_tokens = 0;          // Of all pictures, of unfinished ones by their share of steps.
+  std::uint64_t seed = 0;                   // Seed of the first picture.
+  std::int64_t caption_tokens = 0;          // See PictureBegun.
+  std::int64_t picture_tokens = 0;          // Positions of all pictures; unfinished ones count by their share of steps.
   double queue_ms = 0;                      // From receipt until the first step began.
   double draw_ms = 0;                       // From then on.
 };

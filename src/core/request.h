@@ -36,7 +36,7 @@ enum class ToolChoice : std::uint8_t { automatic, required, named };
 struct ChatOptions {
   std::string tools;  // Tools for the model: OpenAI's JSON array, validated; empty: none.
   std::vector<std::string> tool_names;
-  std::vector<std::string> custom_tools{};  // Those of tool_names that take one text, as OpenAI's custom tools do.
+  std::vector<std::string> custom_tools{};  // The tools of tool_names that take one text, as OpenAI's custom tools do.
   ToolChoice tool_choice = ToolChoice::automatic;
   std::string tool_name;                     // With `named`: the tool that must be called.
   std::vector<std::string> allowed_tools{};  // The only tools that may be called; empty: all.
@@ -194,7 +194,7 @@ struct UpdateSessionRequest {
 struct ForkRequest {
   static constexpr std::int32_t kSystemOnly = -1;
   std::string session;  // Id or name.
-  std::string name{};   // Of the new session; empty: none.
+  std::string name{};   // Name of the new session; empty: none.
   // The new session ends behind this turn; kSystemOnly: it has the system message alone; nullopt: it has everything, pending
   // input included.
   std::optional<std::int32_t> turn{};

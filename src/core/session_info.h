@@ -93,7 +93,7 @@ struct SessionList {
 struct ResponseDetail {
   SessionDetail session;  // The session up to the response; its last message is the reply.
   ResponsePtr response;   // Shared with the session's record.
-  ReceiptPtr receipt{};   // The same; null: it was not kept.
+  ReceiptPtr receipt{};   // Shared with the record, too; null: it was not kept.
 };
 
 // The receipt of a turn.
@@ -134,7 +134,7 @@ struct ModelFileInfo {
 // The sampling of requests to a model that do not state it themselves. What is missing is as the API has it.
 struct ModelSampling {
   std::vector<SamplingDefault> values{};                            // In the order of SamplingField.
-  std::optional<std::vector<std::string>> dry_sequence_breakers{};  // Of the model's card.
+  std::optional<std::vector<std::string>> dry_sequence_breakers{};  // Breakers of the model's card.
   std::string family{};                                             // Empty: unknown.
 };
 
@@ -174,13 +174,13 @@ struct ModelInfo {
   std::int32_t picture_size = 0;  // Pixels of a side of the pictures it draws; 0: it draws none.
   std::vector<std::string> aliases{};
   std::vector<AdapterInfo> adapters{};
-  std::string parent{};   // Of an adapter that is listed as a model, "MODEL:ADAPTER": the model.
+  std::string parent{};   // Model of an adapter that is listed as a model, "MODEL:ADAPTER".
   std::string problem{};  // Why it cannot be loaded; empty: no known problem.
-  std::string failure{};  // Of a model whose last load failed: why.
+  std::string failure{};  // Reason why the last load failed, if it did.
   ModelFileInfo file{};
   ModelSampling sampling{};
   double idle_unload_s = 0;        // Unloaded after this time without a request; 0: never.
-  std::uint64_t memory_bytes = 0;  // Of its weights and contexts, in memory and on devices; 0: it holds none.
+  std::uint64_t memory_bytes = 0;  // Bytes of its weights and contexts, in memory and on devices; 0: it holds none.
 
   // Why it is not ready, for people; empty: nothing is known against it.
   [[nodiscard]] const std::string& complaint() const { return problem.empty() ? failure : problem; }

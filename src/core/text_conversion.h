@@ -30,7 +30,7 @@ struct TokenizedText {
 struct DetokenizeRequest {
   std::string model;  // Empty: the default model.
   std::vector<Token> tokens;
-  RequestShare share{};  // As TokenizeRequest::share.
+  RequestShare share{};  // See TokenizeRequest::share.
 };
 
 struct ConvertedText {

@@ -61,7 +61,7 @@ struct Usage {
   // Keywords of JSON Schemas that the reply's grammar does not enforce: the field with the schema, "#" and the place in it, as
   // "tools[0].function.parameters#/properties/tags/uniqueItems". Not stored with the turn.
   std::vector<std::string> schema_left_out{};
-  Agent agent{};           // Who has asked. Not stored with the turn.
+  Agent agent{};           // The agent that has asked. Not stored with the turn.
   CacheMiss cache_miss{};  // Not stored with the turn.
   bool operator==(const Usage&) const = default;
 };

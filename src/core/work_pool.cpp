@@ -14,7 +14,7 @@ constexpr double kRecentMs = 1000;                                // How fast a 
 constexpr double kMuchMs = 100;                                   // More than that in about a second is much,
 constexpr double kMuchMore = 2;                                   // if it is so many times what another tenant used.
 constexpr Duration kAsksFor = std::chrono::seconds(2);            // So long after a job its tenant counts as one that asks.
-constexpr Duration kLooksAgain = std::chrono::milliseconds(100);  // What was much decays.
+constexpr Duration kLooksAgain = std::chrono::milliseconds(100);  // Interval of looking again, since used time decays.
 
 }  // namespace
 
@@ -44,7 +44,7 @@ void WorkPool::add(TenantId tenant, Kind kind, std::size_t bytes, Job job) {
 void WorkPool::wake() {
   if (closed_) return wake_all();
   for (const Threads threads : {Threads::texts, Threads::files, Threads::patient, Threads::all}) wake(threads);
-  // What waits for a patient thread may be for those for texts after a while, which one of them watches.
+  // A job that waits for a patient thread may be one for texts after a while, for which one of their threads watches.
   if (patient_ == kPatientMax || has_job(Threads::patient)) ready_[static_cast<std::size_t>(Threads::texts)].notify_one();
 }
 

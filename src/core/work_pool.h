@@ -84,13 +84,13 @@ class WorkPool {
   static constexpr std::size_t kKinds = 3;
   static Kind kind_of(std::size_t bytes) { return bytes < kLongBytes ? kShort : kLong; }
   struct Waiting {
-    std::uint64_t order = 0;  // Of arrival.
+    std::uint64_t order = 0;  // Order of arrival.
     std::size_t bytes = 0;
     Job job;
   };
   // Exists while it has jobs or has used more than others, and for a while after its last job.
   struct Tenant {
-    std::array<std::deque<Waiting>, kKinds> jobs{};  // Of each kind.
+    std::array<std::deque<Waiting>, kKinds> jobs{};  // Jobs of each kind.
     std::array<bool, kKinds> runs{};
     Duration used{};       // CPU time; not less than `least_used_` when its jobs began to wait.
     double recent_ms = 0;  // CPU time, as of `recent_at`; it decays.
@@ -106,7 +106,7 @@ class WorkPool {
   struct Next {
     std::map<TenantId, Tenant>::iterator tenant;  // The map's end: no job may run.
     Kind kind = kShort;
-    Threads threads = Threads::texts;  // Those for which it is.
+    Threads threads = Threads::texts;  // Threads for which the job is.
   };
   template <class Work, class Result = std::invoke_result_t<Work&>>
   [[nodiscard]] auto run_as(TaskRunner& tasks, TenantId tenant, Kind kind, std::size_t bytes, Work work,
@@ -142,7 +142,7 @@ class WorkPool {
   std::uint64_t posted_ GUARDED_BY(mutex_) = 0;
   std::array<int, kKinds> running_ GUARDED_BY(mutex_){};  // Without the patient ones.
   int patient_ GUARDED_BY(mutex_) = 0;
-  Duration least_used_ GUARDED_BY(mutex_){};  // Of the tenant that was chosen last: a new one begins with it.
+  Duration least_used_ GUARDED_BY(mutex_){};  // CPU time of the tenant that was chosen last: a new one begins with it.
   bool closed_ GUARDED_BY(mutex_) = false;
 };
 

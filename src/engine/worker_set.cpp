@@ -455,7 +455,7 @@ void WorkerSet::complete(std::vector<ModelInfo>& infos) const {
     const auto found = models_.find(info.name);
     if (found == models_.end() || found->second.info.state == ModelState::unloaded) continue;
     const ModelInfo& made = found->second.info;
-    if (made.state != ModelState::ready) {  // What the file says stays true.
+    if (made.state != ModelState::ready) {  // The facts of the file stay true.
       info.state = made.state;
       info.load_progress = made.load_progress;
       if (info.state == ModelState::failed) {

@@ -16,8 +16,8 @@ namespace uma::grammar {
 
 // How the characters of a text are written.
 enum class Spelling : std::uint8_t {
-  json,   // As in a JSON string.
-  plain,  // As they are.
+  json,   // Characters as in a JSON string.
+  plain,  // Characters as they are.
 };
 
 // Adds rules for texts to those of one grammar, within bounds for all texts together. Not thread-safe.

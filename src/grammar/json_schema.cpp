@@ -33,7 +33,7 @@ namespace {
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kItemsMax = 1024;       // Items of arrays with a limit; smaller limits of the schema hold.
 constexpr std::int64_t kNarrowMax = 40;        // Repetitions in a pattern that is too large as it is.
-constexpr std::size_t kFiniteValuesMax = 128;  // Of which an array may be a set.
+constexpr std::size_t kFiniteValuesMax = 128;  // Values of which an array may be a set.
 constexpr std::size_t kPatternKeysMax = 16;    // Patterns of the keys of one object.
 
 bool looks_ahead(const Pattern& pattern) {
@@ -418,7 +418,7 @@ class JsonRules::Compiler {
   // The members of the list in every order; few of them.
   std::string in_any_order(const MemberList& list) {
     const std::size_t sets = std::size_t{1} << list.members.size();
-    std::vector<std::string> rules(sets);  // What may follow each set of members.
+    std::vector<std::string> rules(sets);  // Rules for what may follow each set of members.
     for (std::size_t set = sets; set-- > 0;) {
       const auto count = static_cast<std::int64_t>(std::popcount(set));
       std::vector<std::string> alternatives;
@@ -656,7 +656,7 @@ class JsonRules::Compiler {
   SchemaFlattener flattener_{left_out_};
   SchemaChecker checker_{flattener_, texts_, left_out_};
   std::map<std::string, std::string> known_;       // The rule of each schema, indexed by its text.
-  std::map<std::string, std::string> text_rules_;  // The same for texts and numbers.
+  std::map<std::string, std::string> text_rules_;  // Rules for texts and numbers, by their conditions.
   std::deque<Open> open_;
 };
 

@@ -26,7 +26,7 @@ inline constexpr std::size_t kSchemaRulesMax = 4000;
 // The keywords of schemas that a grammar does not enforce.
 class LeftOut {
  public:
-  static constexpr std::size_t kPlacesMax = 32;  // Of the schemas of one grammar; "and others" stands for more.
+  static constexpr std::size_t kPlacesMax = 32;  // Places in the schemas of one grammar; "and others" stands for more.
 
   // `refuses`: such a keyword is an error.
   explicit LeftOut(bool refuses = false) : refuses_(refuses) {}

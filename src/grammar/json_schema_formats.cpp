@@ -56,7 +56,7 @@ std::string duration() {
 
 // --- addresses
 
-constexpr std::string_view kGroup = "[0-9a-fA-F]{1,4}";  // Of an address of IPv6.
+constexpr std::string_view kGroup = "[0-9a-fA-F]{1,4}";  // Group of an IPv6 address.
 
 std::string byte() {
   return "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
@@ -122,7 +122,7 @@ std::string hostname(bool is_short) {
 // Lengths of the parts of an address, which readers take up to 254 characters together.
 struct MailboxLimits {
   int name = 60;        // Without dots.
-  int label = 63;       // Of the last two labels before the top.
+  int label = 63;       // Length of each of the last two labels before the top.
   int more_labels = 4;  // Shorter ones.
 };
 

@@ -12,9 +12,9 @@
 namespace uma::grammar {
 namespace {
 
-constexpr std::size_t kWholeDigits = 20;  // Of numbers without a bound: those of uint64 and more.
+constexpr std::size_t kWholeDigits = 20;  // Digits of numbers without a bound: those of uint64 and more.
 constexpr std::size_t kDecimals = 15;     // More would round to an excluded bound in readers' doubles.
-constexpr std::size_t kDigitsMax = 40;    // Of bounds.
+constexpr std::size_t kDigitsMax = 40;    // Digits of a bound.
 
 using Alternatives = std::vector<std::string>;
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kGroupDepthMax = 16;
 constexpr std::size_t kBytesMax = 16'384;
-constexpr std::size_t kRangesMax = 50'000;  // Of all classes.
+constexpr std::size_t kRangesMax = 50'000;  // Ranges of all classes.
 constexpr std::size_t kOnlyTextMax = 64;    // Characters.
 
 const CharacterSet kDigitSet = {{'0', '9'}};

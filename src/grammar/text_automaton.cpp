@@ -9,7 +9,7 @@
 namespace uma::grammar {
 namespace {
 
-constexpr std::size_t kInstructionsMax = 20'000;  // Of one expression, with repetitions written out.
+constexpr std::size_t kInstructionsMax = 20'000;  // Instructions of one expression, with repetitions written out.
 constexpr std::size_t kClausesMax = 512;
 constexpr std::size_t kClassesMax = 4096;
 constexpr std::int64_t kDivisorMax = 1000;  // In units of the smallest decimal.

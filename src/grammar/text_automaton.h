@@ -42,8 +42,8 @@ struct TextAutomaton {
 
 // Bounds of the work of several automata. Reaching one means that a condition has to be left out.
 struct AutomatonBudget {
-  std::size_t states_max = 1000;       // Of one automaton.
-  std::uint64_t work_left = 2u << 20;  // Of all.
+  std::size_t states_max = 1000;       // Limit per automaton.
+  std::uint64_t work_left = 2u << 20;  // Work left for all of them.
 };
 
 // Nullopt: a bound was reached.

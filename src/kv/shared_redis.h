@@ -48,7 +48,7 @@ class SharedRedis final : public SharedStore {
     std::string state;  // state_name()
     std::string upload;
     std::uint64_t chunks = 0;
-    std::uint64_t bytes = 0;  // Of head and payload.
+    std::uint64_t bytes = 0;  // Size of head and payload.
 
     [[nodiscard]] std::string text() const;
     [[nodiscard]] static std::optional<StateKey> of(std::string_view text);

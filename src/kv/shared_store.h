@@ -22,8 +22,8 @@ namespace uma::kv {
 inline constexpr std::size_t kSharedIdentitiesMax = 4;
 
 struct SharedBounds {
-  std::uint64_t bytes_max = std::uint64_t{64} << 30;       // Of all states together.
-  std::uint64_t state_bytes_max = std::uint64_t{4} << 30;  // Of one state.
+  std::uint64_t bytes_max = std::uint64_t{64} << 30;       // Limit of all states together.
+  std::uint64_t state_bytes_max = std::uint64_t{4} << 30;  // Limit of one state.
   std::int64_t ttl_s = 24 * 3600;                          // A state that was not used for so long is removed.
 };
 

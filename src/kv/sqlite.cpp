@@ -113,7 +113,7 @@ class SqliteCursor final : public SqlCursor {
   sqlite3* database_;
   std::string sql_;
   std::unique_ptr<sqlite3_stmt, Finalize> handle_;
-  int problem_ = SQLITE_OK;  // Of preparing or binding.
+  int problem_ = SQLITE_OK;  // First problem of preparing or binding.
   SqlError problem_error_;
 };
 

@@ -293,7 +293,7 @@ class StateStore {
   // The place of a state that is being read, which is busy meanwhile.
   struct Reading {
     std::string file;
-    std::vector<ColdPart> parts;  // Of the file.
+    std::vector<ColdPart> parts;  // Parts of the file.
     ColdHead shared;              // If `file` is empty.
     StateOwner owner;
     SnapshotPtr snapshot;  // It is in memory already.
@@ -318,7 +318,7 @@ class StateStore {
   std::vector<Job> taken_;
   std::vector<Job> waiting_reads_;  // Waiting for memory.
   TimePoint maintenance_at_{};
-  std::uint64_t written_bytes_ = 0;  // Of ColdStore::written_bytes(), so many are counted.
+  std::uint64_t written_bytes_ = 0;  // Bytes of ColdStore::written_bytes() that are counted.
 
   // Shared.
   BytePool pool_;                       // Declared before the entries, whose memory returns to it.

@@ -98,7 +98,7 @@ class StateStoreTest : public ::testing::Test {
   std::string tenant_ = "a";
   Duration write_within_{0};
   std::size_t day_tokens_ = 0;
-  std::size_t tenant_tokens_ = 0;                               // Whose states a tenant may have; 0: no quota.
+  std::size_t tenant_tokens_ = 0;                               // Tokens whose states a tenant may have; 0: no quota.
   std::unordered_set<SessionId> sessions_{{"s"}, {"foreign"}};  // At the start.
 };
 

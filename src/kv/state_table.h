@@ -58,7 +58,7 @@ class StateTable {
     SnapshotPtr snapshot;          // Null: cold or shared.
     std::string file;              // Empty: not cold.
     std::uint64_t file_bytes = 0;  // Without its parts.
-    std::vector<ColdPart> parts;   // Of the file.
+    std::vector<ColdPart> parts;   // Parts of the file.
     std::string shared;            // Its name in the shared store, from which it may vanish; empty: it is not there.
     std::uint64_t shared_bytes = 0;
     bool is_let_go = false;  // Another daemon may have continued its session: it is not written to the shared store.

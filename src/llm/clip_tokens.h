@@ -26,7 +26,7 @@ class ClipTokens {
   void add_word(std::string_view word, std::vector<std::int32_t>& tokens) const;
 
   struct Merge {
-    std::int32_t rank;  // Of two merges that are possible, the one with the smaller rank is done.
+    std::int32_t rank;  // Priority: of two possible merges, the one with the smaller rank is done.
     std::int32_t token;
   };
   std::unordered_map<std::uint64_t, Merge> merges_;  // By two tokens: the first one in the upper half.

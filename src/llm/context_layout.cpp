@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::int64_t kSlotCells = 4096;     // The usual cells of a sequence.
 constexpr std::int64_t kSplitPartMin = 2048;  // The smallest part that is worth a split where only the cells are given.
-constexpr std::int32_t kCellsMin = 4096;      // Of all sequences, where nothing is given and memory is short.
+constexpr std::int32_t kCellsMin = 4096;      // Cells of all sequences, where nothing is given and memory is short.
 constexpr std::int64_t kTrainUnknown = 4096;  // Window of a model that does not state what it was trained for.
 constexpr std::int64_t kCellsMax = std::int64_t{1} << 24;
 
@@ -37,7 +37,7 @@ ContextLayout choose_layout(const ContextOptions& options, const LayoutFacts& fa
     // Cells that take no memory are not shared.
     if ((is_split && is_window_given) || facts.kv_bytes_per_token == 0) cells = std::min(window * sequences, kCellsMax);
   }
-  const std::int64_t part = cells / sequences;  // What a sequence has at least if the cells are split.
+  const std::int64_t part = cells / sequences;  // Cells that a sequence has at least if they are split.
   if (options.layout == KvLayout::automatic) {
     is_split = part >= (are_cells_given && !is_window_given ? std::min(train, kSplitPartMin) : window);
   }

@@ -29,10 +29,10 @@ enum class DeviceKind : std::uint8_t {
 [[nodiscard]] std::string_view name_of(DeviceKind kind);
 
 struct Device {
-  std::string name;         // As in DeviceOptions, such as "Vulkan0".
-  std::string description;  // Of the hardware.
+  std::string name;         // Name in DeviceOptions, such as "Vulkan0".
+  std::string description;  // Description of the hardware.
   std::string backend;      // The library's part that drives it, such as "Vulkan".
-  std::string hardware;     // Such as a PCI address, equal where two backends drive the same hardware; empty: not known.
+  std::string hardware;     // Id, such as a PCI address, equal where two backends drive the same hardware; empty: not known.
   DeviceKind kind = DeviceKind::cpu;
   std::uint64_t total = 0;  // Bytes of memory.
   std::uint64_t free = 0;
@@ -55,7 +55,7 @@ struct DeviceMemory {
 struct DeviceBusy {
   std::string name;
   double busy_s = 0;     // In which at least one call used it, since the process began.
-  double ratio = 0;      // The same as a share of the last 5 s or more.
+  double ratio = 0;      // Busy time as a share of the last 5 s or more.
   bool is_used = false;  // One of them exists.
 };
 [[nodiscard]] std::vector<DeviceBusy> device_busy();

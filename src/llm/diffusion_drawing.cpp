@@ -156,7 +156,7 @@ void DiffusionDrawing::step_to(double next) {
     case PictureSampler::dpmpp_2m: {
       if (clean_old_.empty() || next == 0) return mix(next / level, clean_);
       const double before = schedule_[static_cast<std::size_t>(steps_done()) - 1];
-      const double ratio = std::log(before / level) / std::log(level / next);  // Of the last step's length to this one's.
+      const double ratio = std::log(before / level) / std::log(level / next);  // Last step's length divided by this one's.
       std::vector<float> ahead(x_.size());
       for (std::size_t i = 0; i < x_.size(); ++i) {
         const auto clean = static_cast<double>(clean_[i]);

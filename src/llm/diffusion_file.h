@@ -23,7 +23,7 @@ enum class DiffusionFamily : std::uint8_t { sd1, sd2 };
 
 struct DiffusionTensor {
   std::string name;      // In its file.
-  std::size_t file = 0;  // Of DiffusionFile::paths.
+  std::size_t file = 0;  // Index in DiffusionFile::paths.
   std::vector<std::uint64_t> sizes;
   std::uint32_t type = 0;
   std::uint64_t offset = 0;  // From the beginning of the file.
@@ -34,7 +34,7 @@ struct DiffusionFile {
   std::vector<std::string> paths;
   std::map<std::string, DiffusionTensor> tensors;
   DiffusionFamily family = DiffusionFamily::sd1;
-  std::int32_t text_layers = 0;  // Of the text encoder, as far as they are used.
+  std::int32_t text_layers = 0;  // Layers of the text encoder, as far as they are used.
   PictureSizes sizes;
   DrawingDefaults defaults;
   std::string by_its_name;  // The variant by its name, for people: " Turbo", " LCM"; empty: none.

@@ -13,13 +13,13 @@
 namespace uma::llm {
 namespace {
 
-constexpr float kLatentSpread = 0.18215F;  // Of latent pictures of the decoder; the network's are about 1.
+constexpr float kLatentSpread = 0.18215F;  // Spread of latent pictures of the decoder; the network's are about 1.
 constexpr float kEpsilon = 1e-5F;
-constexpr float kEpsilonFine = 1e-6F;  // Of groups around transformers, and in the decoder.
+constexpr float kEpsilonFine = 1e-6F;  // Epsilon of groups around transformers, and in the decoder.
 constexpr int kGroups = 32;
-constexpr int kKernelSide = 3;  // Of all convolutions but those of single places.
+constexpr int kKernelSide = 3;  // Kernel side of all convolutions but those of single places.
 constexpr std::int64_t kHeadsOfFirst = 8;
-constexpr std::int64_t kHeadWidth = 64;  // Of the second family's transformers and all text encoders.
+constexpr std::int64_t kHeadWidth = 64;  // Head width of the second family's transformers and all text encoders.
 // Beyond what a graph of a real model has, below what the library's memory for descriptions holds.
 constexpr std::size_t kTensorsMax = ComputeGraph::kNodesMax - 256;
 
@@ -231,7 +231,7 @@ class Builder {
   ggml_context* const context_;
   ggml_cgraph* const graph_;
   GraphObserver* const observer_;
-  std::map<std::int64_t, ggml_tensor*> shapes_;  // Of kernels, by their inputs.
+  std::map<std::int64_t, ggml_tensor*> shapes_;  // Shapes of kernels, by their inputs.
   std::size_t weights_ = 0;                      // Used; they count as the graph's, too.
 };
 

@@ -94,7 +94,7 @@ class SmallDiffusion {
   }
 
   static constexpr float kTime = 601;
-  static constexpr std::int32_t kWidth = 16;  // Of the latent picture.
+  static constexpr std::int32_t kWidth = 16;  // Width of the latent picture.
   static constexpr std::int32_t kHeight = 8;
 
   [[nodiscard]] static std::vector<float> input(std::string_view name, std::size_t count) {

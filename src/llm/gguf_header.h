@@ -67,7 +67,7 @@ struct GgufHeader {
   std::string base_name;    // general.basename, for example "Qwen3".
   std::string finetune;     // For example "Instruct-2507".
   std::string size_label;   // For example "7B".
-  SamplingValues sampling;  // Of general.sampling.*: the valid values.
+  SamplingValues sampling;  // The valid values of general.sampling.*.
   std::optional<std::int64_t> file_type;
   std::int64_t context_length = 0;
   std::int64_t rope_original_length = 0;  // The context before the scaling of positions that the file states.
@@ -86,7 +86,7 @@ struct GgufHeader {
   std::optional<std::int64_t> pooling_type;     // 0 none, 1 mean, 2 first token, 3 last token, 4 rank.
   std::optional<bool> causal_attention;         // False: an encoder.
   std::optional<std::int64_t> projection_size;  // For a projector: the embedding length of a matching model.
-  Encoders encoders;                            // Of a projector.
+  Encoders encoders;                            // Encoders of a projector.
   bool has_chat_template = false;
 
   std::int64_t split_count = 1;  // Number of files of the model.
@@ -99,7 +99,7 @@ struct GgufHeader {
   std::uint64_t output_bytes = 0;       // The part of weight_bytes that computes the logits; 0: the token embeddings do.
   std::uint64_t parameters = 0;         // Tensors of this file.
 
-  std::vector<GgufTensor> tensors;  // Of an adapter or a model that draws pictures; else empty.
+  std::vector<GgufTensor> tensors;  // Tensors of an adapter or a model that draws pictures; else empty.
   // The keys of "uma-picture" without that prefix: numbers, and the words that it knows.
   std::map<std::string, double> picture_numbers;
   std::vector<std::string> picture_words;

@@ -105,7 +105,7 @@ class GraphRunner {
   Backends backends_;
   ggml_backend_sched_ptr scheduler_;
   std::unique_ptr<ComputeGraph> planned_;
-  std::atomic<CallMonitor*> monitor_{nullptr};  // Of the running call; read by the library's threads.
+  std::atomic<CallMonitor*> monitor_{nullptr};  // Monitor of the running call; read by the library's threads.
 };
 
 }  // namespace uma::llm

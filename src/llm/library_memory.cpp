@@ -25,7 +25,7 @@ struct llama_memory_breakdown_data {
 namespace uma::llm {
 namespace {
 
-constexpr std::string_view kVersion = "0.7.";  // Of the library for which the declaration above was tried.
+constexpr std::string_view kVersion = "0.7.";  // Version of the library for which the declaration above was tried.
 
 // The log rounds each buffer to 0.01 MiB.
 bool are_near(std::uint64_t a, std::uint64_t b) {

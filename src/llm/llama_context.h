@@ -98,7 +98,7 @@ class LlamaContext final : public Context {
 
   const RpcServers rpc_servers_;  // Freed after the model.
   std::shared_ptr<llama_model> model_;
-  DeviceList devices_;  // Of the model.
+  DeviceList devices_;  // The model's devices.
   const DeviceTimer timer_;
   llama_context* context_;
   ContextShape shape_;
@@ -113,7 +113,7 @@ class LlamaContext final : public Context {
   std::int32_t scratch_;    // An internal sequence of a unified context, used to load states in pieces.
   std::vector<llama_pos> shifted_from_;     // By sequence: the next decode rotates the keys from here on; kNotShifted: none.
   std::vector<PositionMap> maps_;           // By sequence; empty maps for models without grids.
-  std::vector<llama_pos> image_positions_;  // Of the rows of the running call for an image.
+  std::vector<llama_pos> image_positions_;  // Positions of the rows of the running call for an image.
   llama_batch batch_;
   std::atomic<CallMonitor*> monitor_{nullptr};  // Monitor of the running decode; read by the library's threads.
 };

@@ -19,7 +19,7 @@
 namespace uma::llm {
 namespace {
 
-constexpr std::size_t kPiecesMax = 3;  // Of a prompt.
+constexpr std::size_t kPiecesMax = 3;  // Pieces of a prompt.
 constexpr std::size_t kPieceTokens = kClipLength - 2;
 constexpr const char* kEncoder = "vae.encoder.conv_in.weight";
 

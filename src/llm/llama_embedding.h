@@ -64,13 +64,13 @@ class LlamaEmbedding final : public EmbeddingContext {
 
   const RpcServers rpc_servers_;  // Freed after the model.
   std::shared_ptr<llama_model> model_;
-  DeviceList devices_;  // Of the model.
+  DeviceList devices_;  // The model's devices.
   const DeviceTimer timer_;
   llama_context* context_;
   EmbeddingShape shape_;
   bool has_grids_;  // Positions have several dimensions (M-RoPE).
   std::int32_t vocabulary_;
-  std::vector<llama_pos> image_positions_;  // Of the rows of the running call for an image.
+  std::vector<llama_pos> image_positions_;  // Positions of the rows of the running call for an image.
   llama_batch batch_;
   std::atomic<CallMonitor*> monitor_{nullptr};  // Monitor of the running call; read by the library's threads.
 };

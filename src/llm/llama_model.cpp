@@ -161,10 +161,10 @@ class LlamaModel final : public Model {
   std::shared_ptr<llama_model> model_;  // Shared, because contexts may outlive this object while a worker shuts down.
   std::unique_ptr<LlamaVocab> vocab_;
   ModelFacts facts_;
-  std::vector<llama_adapter_lora*> adapters_;  // As in facts_.adapters; owned by the model.
+  std::vector<llama_adapter_lora*> adapters_;  // Adapters as in facts_.adapters; owned by the model.
   std::optional<Pooling> pooling_;             // Given at the load.
   const DeviceOptions devices_;
-  std::string state_identity_;  // Of the weights and of where they are computed.
+  std::string state_identity_;  // Identity of the weights and of where they are computed.
 };
 
 Expected<std::string> LlamaModel::apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const {

@@ -220,7 +220,7 @@ class FlowModel final : public LoadablePicture {
       const std::int32_t down = from / shape.grid() - to / shape.grid() + shape.grid() - 1;
       return down * side + from % shape.grid() - to % shape.grid() + shape.grid() - 1;
     };
-    std::vector<float> scores;  // Of one head: those of all may be a gigabyte.
+    std::vector<float> scores;  // Scores of one head: those of all may be a gigabyte.
     for (std::int32_t head = 0; head < shape.heads; ++head) {
       scores.clear();
       for (std::int32_t query = 0; query < shape.tokens(); ++query) {

@@ -113,7 +113,7 @@ struct ContextShape {
   bool checks_states = true;
   std::uint64_t kv_bytes_per_token = 0;  // For a model that also keeps states: an approximation.
   std::uint64_t sequence_bytes_max = 0;  // Cache bytes of the longest sequence.
-  std::uint64_t memory_bytes = 0;        // As reported by the library.
+  std::uint64_t memory_bytes = 0;        // Bytes that the library reports.
   DeviceBytes on_devices{};              // Part of memory_bytes.
 
   // Whether load_state() accepts a sequence in several pieces.

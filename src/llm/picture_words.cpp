@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int32_t kPad = 0;
 constexpr std::int32_t kBegin = 1;
-constexpr std::size_t kShownBytes = 32;  // Of an unknown word.
+constexpr std::size_t kShownBytes = 32;  // Shown bytes of an unknown word.
 
 bool belongs_to_word(unsigned char letter) {
   return letter > 127 || (letter >= 'a' && letter <= 'z') || (letter >= '0' && letter <= '9');

@@ -23,7 +23,7 @@ struct ProjectorFacts {
   bool has_grids = false;      // Images have an ImageGrid.
   bool reads_images = true;
   bool reads_audio = false;
-  std::int32_t sample_rate = 0;  // Of the clips that it reads, in Hz; 0: it reads none.
+  std::int32_t sample_rate = 0;  // Rate of the clips that it reads, in Hz; 0: it reads none.
 };
 
 // A position of several dimensions (M-RoPE), in the library's order: time, line, column, and a spare one.
@@ -31,9 +31,9 @@ using GridPlace = std::array<std::int32_t, 4>;
 
 // The positions of an image's rows in a model with M-RoPE. All rows of a piece must be computed in one call.
 struct ImageGrid {
-  std::vector<GridPlace> places;      // Of each row, if its piece begins at position 0; empty: positions of one dimension.
+  std::vector<GridPlace> places;      // Place of each row, if its piece begins at position 0; empty: positions of one dimension.
   GridPlace moves{};                  // 1 for each dimension that grows with the position at which a piece begins, else 0.
-  std::vector<std::int32_t> advance;  // Of each piece: the positions that it takes, fewer than its rows.
+  std::vector<std::int32_t> advance;  // Positions that each piece takes, fewer than its rows.
   bool operator==(const ImageGrid&) const = default;
 };
 

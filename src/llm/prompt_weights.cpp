@@ -13,7 +13,7 @@ namespace uma::llm {
 namespace {
 
 constexpr float kMore = 1.1F;
-constexpr float kWeightMax = 10;  // Of a part, also if brackets stand in brackets.
+constexpr float kWeightMax = 10;  // Limit of a part, also if brackets stand in brackets.
 constexpr std::string_view kBreak = "BREAK";
 
 class PromptReader {
@@ -110,7 +110,7 @@ class PromptReader {
   }
 
   std::string_view left_;
-  std::string text_;  // Of the part that is being read.
+  std::string text_;  // Text of the part that is being read.
   bool begins_piece_ = false;
   std::vector<Open> open_;
   std::vector<PromptPart> parts_;

@@ -42,7 +42,7 @@ RepetitionPenalties::RepetitionPenalties(const SamplingParams& params, const Voc
 }
 
 std::size_t RepetitionPenalties::bytes_of(const SamplingParams& params, std::size_t tokens) {
-  constexpr std::size_t kEntryBytes = 40;  // Of an unordered map.
+  constexpr std::size_t kEntryBytes = 40;  // Bytes of an unordered map's entry.
   constexpr std::size_t kTokenBytes = 2 * sizeof(Token) + sizeof(std::size_t) + 2 * kEntryBytes;
   return std::min(RepetitionPenalties(params, nullptr).window(), tokens) * kTokenBytes;
 }

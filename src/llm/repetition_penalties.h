@@ -55,7 +55,7 @@ class RepetitionPenalties {
   std::shared_ptr<const TextFinder> breakers_;  // Null: there are none. Shared with the samplers of draft tokens.
 
   std::vector<Token> tokens_;              // The last tokens; at least window() of them, if there are so many.
-  std::unordered_map<Token, int> counts_;  // Of the last penalty_window_ tokens.
+  std::unordered_map<Token, int> counts_;  // Counts of the last penalty_window_ tokens.
   TextFinder::State breaker_begun_ = TextFinder::kStart;
   std::size_t since_breaker_ = kWindowMax;           // Tokens behind the last breaker; kWindowMax: there was none.
   std::vector<std::size_t> lengths_;                 // Reused by apply_dry().

@@ -22,7 +22,7 @@ struct RpcLimits {
       kRpcAnswerLimit};  // Time without a byte while the server has something to answer or to read.
 };
 
-inline constexpr std::uint32_t kRpcDevicesMax = 16;  // Of a server; the library uses at most as many devices at once.
+inline constexpr std::uint32_t kRpcDevicesMax = 16;  // Limit of a server; the library uses at most as many devices at once.
 
 // A device of a server, as far as the protocol describes it.
 struct RpcDevice {

@@ -8,7 +8,7 @@ namespace uma::llm {
 namespace {
 
 constexpr std::size_t kRequestHeadBytes = 4096;    // More than any request has that is read here.
-constexpr std::size_t kMadeBytesMax = 256u << 10;  // Of answers that are made at once.
+constexpr std::size_t kMadeBytesMax = 256u << 10;  // Limit of answers that are made at once.
 
 std::uint64_t number_at(std::span<const std::byte> bytes, std::size_t at) {
   std::uint64_t word = 0;

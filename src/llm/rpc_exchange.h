@@ -50,7 +50,7 @@ enum class RpcCommand : std::uint8_t {
   memset_tensor = 17,
 };
 
-inline constexpr std::size_t kRpcHelloBytes = 24;        // Of the request: what the transport can do.
+inline constexpr std::size_t kRpcHelloBytes = 24;        // Bytes of the request: what the transport can do.
 inline constexpr std::size_t kRpcHelloAnswerBytes = 28;  // Version, padding, what the transport can do.
 
 // The bytes of a request. Its data follows these if `data` is only a part.

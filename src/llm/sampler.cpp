@@ -41,7 +41,7 @@ Sampler::Sampler(const SamplingParams& params, std::uint64_t seed, std::span<con
 }
 
 void Sampler::constrain(std::unique_ptr<TokenConstraint> constraint) {
-  constexpr float kBan = -100;  // As OpenAI's clients ban a token.
+  constexpr float kBan = -100;  // Bias with which OpenAI's clients ban a token.
   earlier_work_ = grammar_work();
   constraint_ = std::move(constraint);
   if (!constraint_) return;
@@ -232,7 +232,7 @@ std::size_t Sampler::mirostat_top_k(std::size_t vocabulary) const {
     products += rank * step;
     squares += rank * rank;
   }
-  const double exponent = products / squares;  // Of the law of Zipf; NaN for one candidate.
+  const double exponent = products / squares;  // Exponent of the law of Zipf; NaN for one candidate.
   const double excess = exponent - 1;
   const auto size = static_cast<double>(vocabulary);
   // The fraction tends to 1 / ln(size).

@@ -121,7 +121,7 @@ class Sampler {
   std::vector<Token> banned_;
   Random random_;
   std::unique_ptr<TokenConstraint> constraint_;
-  std::uint64_t earlier_work_ = 0;  // Of the constraints before it.
+  std::uint64_t earlier_work_ = 0;  // Work of the constraints before constraint_.
   RepetitionPenalties penalties_;
   double mirostat_mu_;  // The most bits of surprise that mirostat allows.
   // Reused by sample().

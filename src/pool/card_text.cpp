@@ -22,7 +22,7 @@ std::unexpected<Error> unreadable(std::string_view what) {
 
 // Where a card stands in the file.
 struct Block {
-  std::size_t number = 0;               // Of the card, from 0.
+  std::size_t number = 0;               // Number of the card, from 0.
   std::size_t begin = 0;                // The line with the name.
   std::size_t end = 0;                  // The line behind its last one.
   std::optional<std::size_t> column{};  // Set: the value begins there, in bytes, in the line with the name.

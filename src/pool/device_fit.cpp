@@ -19,8 +19,8 @@ std::int32_t sum(const Counts& counts) {
 
 // Where layers are to be.
 struct Plan {
-  Counts counts;                    // Of each device.
-  std::int32_t experts_on_cpu = 0;  // As in llm::DeviceOptions.
+  Counts counts;                    // Layers of each device.
+  std::int32_t experts_on_cpu = 0;  // See llm::DeviceOptions.
   auto operator<=>(const Plan&) const = default;
 };
 

@@ -10,7 +10,7 @@
 namespace uma::pool {
 
 struct FamilySampling {
-  std::string_view family;  // Such as "Qwen3-Coder".
+  std::string_view family;  // Name, such as "Qwen3-Coder".
   SamplingValues values;
 };
 

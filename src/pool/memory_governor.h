@@ -83,7 +83,7 @@ class Holding {
 struct GovernorOptions {
   double usable_fraction = 0.8;
   std::uint64_t bytes_max = 0;         // Limit of the machine's memory; 0: no separate limit.
-  std::uint64_t device_bytes_max = 0;  // The same for the memory of each device.
+  std::uint64_t device_bytes_max = 0;  // Limit of each device's memory; 0: no separate limit.
 };
 
 // The memory of one place and its holders.

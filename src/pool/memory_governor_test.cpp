@@ -69,7 +69,7 @@ TEST_F(Governor, AReservationHoldsItsBytesUntilItEnds) {
     EXPECT_EQ(refused.error().message, "memory: b needs 401 bytes (weights), 400 bytes of 1000 bytes are left");
     EXPECT_EQ(governor_.shortage(claim("b", MemoryKind::weights, 401)), 1u);
     Reservation moved = std::move(*weights);
-    weights->release();  // Of nothing.
+    weights->release();  // Nothing is released.
     EXPECT_EQ(reserved(), 600u);
     moved = Reservation();
     EXPECT_EQ(reserved(), 0u);

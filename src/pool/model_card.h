@@ -23,7 +23,7 @@ namespace uma::pool {
 // missing value, the daemon's setting applies.
 struct ModelCard {
   std::string name;
-  std::string path;  // As written: relative to the folder of models.yaml, or a file name in one of the model folders.
+  std::string path;  // Path as written: relative to the folder of models.yaml, or a file name in one of the model folders.
   std::string url;   // Source of the file; without a path, the file has the last part of the URL as its name.
   std::optional<Capability> capability;  // Nullopt: as the file says.
   std::vector<std::string> aliases;
@@ -39,10 +39,10 @@ struct ModelCard {
   bool is_preloaded = false;  // Loaded at the daemon's start.
   std::int32_t workers_max = 1;
   bool replicates_weights = false;
-  double weight = 1;  // Of two idle models, the one with less weight is unloaded first.
+  double weight = 1;  // The idle model with less weight is unloaded first.
   std::string draft_model;
   std::string projector;
-  llm::PictureSource picture;                 // Of a model that draws; the path of its decoder as written, and no other.
+  llm::PictureSource picture;                 // Source of a model that draws; the path of its decoder as written, and no other.
   std::vector<llm::AdapterSource> adapters;   // Paths as written.
   std::map<std::string, std::string> tasks;   // Prefix of an embedding's text, or its instruction, by task.
   std::optional<llm::Pooling> pooling;        // Makes it an embedding model; nullopt: as the file says.

@@ -41,7 +41,7 @@ namespace uma::pool {
 
 struct PoolOptions {
   std::string default_model;                  // Model of requests that name none; empty: the first registered one.
-  llm::Encoders default_encoders{};           // Of the projector that `prepare` adds to it, which the registry does not know.
+  llm::Encoders default_encoders{};           // Encoders of the projector that `prepare` adds, which the registry does not know.
   std::vector<std::string> shipped_models{};  // Names of the registered models that ship with umad.
   UnknownModel unknown = UnknownModel::automatic;
   std::string own_folder;  // Folder whose models remove() may delete; empty: none.

@@ -44,13 +44,13 @@ struct RegisteredModel {
   ModelCard card;
   std::string path;            // Path of its first file; empty: not downloaded yet.
   std::string projector_path;  // Empty: none.
-  llm::Encoders encoders{};    // Of its projector.
+  llm::Encoders encoders{};    // Encoders of its projector.
   std::vector<llm::AdapterSource> adapters{};
   Capability capability = Capability::chat;
-  llm::PictureSource picture{};           // Of a model that draws.
-  std::int32_t picture_size = 0;          // As in ModelInfo.
+  llm::PictureSource picture{};           // Source of a model that draws.
+  std::int32_t picture_size = 0;          // See ModelInfo.
   std::shared_ptr<const ModelFile> file;  // Shared between snapshots; null: no file.
-  std::vector<SamplingDefault> sampling;  // Of its card, its file and its family.
+  std::vector<SamplingDefault> sampling;  // Defaults of its card, its file and its family.
   std::string_view family;                // The family that has defaults; empty: none, or it is unknown.
   bool is_from_folder = false;
   std::string problem;  // Why it cannot be loaded; empty: no known problem.

@@ -516,7 +516,7 @@ TEST_F(Registry, AReloadReadsOnlyWhatHasChanged) {
 }
 
 TEST_F(Registry, FilesThatComeAndGoAreSeen) {
-  const auto age = [&] {  // Of a change that is not so young that a later one could have the same time.
+  const auto age = [&] {  // The last change becomes so old that no later one can have the same time.
     fs::last_write_time(folder_ / "models", fs::last_write_time(folder_ / "models") - std::chrono::hours(1));
   };
   write_model("a.gguf");

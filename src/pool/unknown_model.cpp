@@ -79,7 +79,7 @@ bool is_name_of_other_vendor(std::string_view name) {
   name.remove_prefix(name.rfind('/') + 1);              // "openai/gpt-5"; npos + 1 is 0.
   if (name.starts_with("ft:")) name.remove_prefix(3);   // OpenAI's fine-tuned models.
   if (name.starts_with("gpt-oss")) return false;        // Its weights are open.
-  if (name.contains("anthropic.claude-")) return true;  // Of AWS: "us.anthropic.claude-sonnet-4-20250514-v1:0".
+  if (name.contains("anthropic.claude-")) return true;  // A name of AWS: "us.anthropic.claude-sonnet-4-20250514-v1:0".
   const bool is_numbered = name.size() >= 2 && name[0] == 'o' && name[1] >= '1' && name[1] <= '9' &&
                            (name.size() == 2 || name[2] == '-');  // "o3", "o4-mini"
   return is_numbered || std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });

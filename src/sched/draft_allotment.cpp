@@ -72,7 +72,7 @@ void allot_freely(std::span<DraftOffer> offers, std::int32_t rows_max, const Cal
   std::ranges::make_heap(heap, {}, &Next::chance);
   double tokens = static_cast<double>(offers.size());
   Best best(tokens, call_ms(0));
-  std::vector<DraftOffer*> order;  // Whose next draft token each further row has.
+  std::vector<DraftOffer*> order;  // The offer whose next draft token each further row has.
   std::size_t drafts_best = 0;
   std::int32_t fill_best = 0;
   for (;;) {

@@ -39,7 +39,7 @@ class DraftControl {
  private:
   DraftPrior prior_;
   double right_;
-  std::int32_t weight_;  // Of right_, in observed draft tokens.
+  std::int32_t weight_;  // Weight of right_, in observed draft tokens.
 };
 
 }  // namespace uma::sched

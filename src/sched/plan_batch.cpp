@@ -129,7 +129,7 @@ class SharedCall {
  private:
   const StepModel& model_;
   const BatchLimits& limits_;
-  double first_due_ms_ = kNotDue;  // Of the prompts whose first token can be in time.
+  double first_due_ms_ = kNotDue;  // Earliest due time of the prompts whose first token can be in time.
 };
 
 // Fills the tick with the prompts in their order, at most `rows_left` rows beside `decode`. Whole prompts may take longer than

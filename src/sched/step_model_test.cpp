@@ -496,10 +496,10 @@ struct Loop {
   std::uint64_t outlier_every = 100;
 
   int ticks_mixed = 0;            // With both calls.
-  int ticks_promised = 0;         // Of them, those that were predicted to keep the target.
+  int ticks_promised = 0;         // Mixed ticks that were predicted to keep the target.
   int ticks_late = 0;             // And did not.
-  std::int64_t rows = 0;          // Of prompts, in ticks_mixed.
-  std::int64_t rows_fitting = 0;  // Those that would just have kept the target without noise.
+  std::int64_t rows = 0;          // Rows of prompts, in ticks_mixed.
+  std::int64_t rows_fitting = 0;  // Rows that would just have kept the target without noise.
 
   Random random;
   StepModel model;

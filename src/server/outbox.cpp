@@ -7,7 +7,7 @@
 namespace uma::server {
 namespace {
 
-constexpr std::size_t kFreeBytes = 65'536;  // Of a connection, which are not counted.
+constexpr std::size_t kFreeBytes = 65'536;  // Bytes of a connection that are not counted.
 
 }  // namespace
 

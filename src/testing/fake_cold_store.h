@@ -101,7 +101,7 @@ class FakeColdStore final : public kv::ColdStore {
   std::map<std::string, File> files;  // Without the bytes of their parts.
   std::map<std::string, Bytes> pieces;
   std::uint64_t written = 0;
-  std::uint64_t part_head_bytes = 0;  // Of each part, beside its piece.
+  std::uint64_t part_head_bytes = 0;  // Bytes of each part, beside its piece.
   std::function<bool()> fails;
 
  private:

@@ -18,7 +18,7 @@ struct FakeEmbeddingOptions {
   SimClock* clock = nullptr;  // Advanced by compute(), if set.
   Duration call_cost = std::chrono::milliseconds(1);
   Duration row_cost = std::chrono::microseconds(100);
-  std::atomic<bool>* lost = nullptr;  // As in FakeOptions.
+  std::atomic<bool>* lost = nullptr;  // See FakeOptions.
 };
 
 class FakeEmbedding final : public llm::EmbeddingContext {

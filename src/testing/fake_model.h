@@ -71,8 +71,8 @@ struct FakeOptions {
   Duration decode_cost = std::chrono::milliseconds(1);
   Duration row_cost = std::chrono::microseconds(100);
   Duration uneven_cost{};  // More for a decode whose number of rows is no multiple of four.
-  Duration state_cost{};   // Of saving or loading one cell.
-  Duration skip_cost{};    // Of a cell that a row skips (sched::StepShape).
+  Duration state_cost{};   // Time of saving or loading one cell.
+  Duration skip_cost{};    // Time of a cell that a row skips (sched::StepShape).
 };
 
 // Decides before each decode whether it fails; absent: never. decode() returns the fault without computing, except for

@@ -18,7 +18,7 @@ struct FakePictureOptions {
   std::int32_t rows_max = 8;
   SimClock* clock = nullptr;  // Advanced by denoise(), if set.
   Duration row_cost = std::chrono::milliseconds(10);
-  std::atomic<bool>* lost = nullptr;  // As in FakeOptions.
+  std::atomic<bool>* lost = nullptr;  // See FakeOptions.
   bool decodes = false;               // A picture wants to be decoded, which takes as long as a row.
 };
 

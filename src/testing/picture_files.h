@@ -93,7 +93,7 @@ inline std::string with_png_chunk(std::string file, std::string_view type, const
 }
 
 struct JpegFileOptions {
-  J_COLOR_SPACE space = JCS_RGB;  // Of the given levels.
+  J_COLOR_SPACE space = JCS_RGB;  // Colour space of the given levels.
   bool is_progressive = false;
   std::string exif{};
 };

@@ -104,7 +104,7 @@ class SharedCatalog final : public kv::Catalog {
     if (found == shared_.entries.end()) return on_read(fail(ErrorCode::session_unknown, "there is no such session"));
     SharedSessions::Entry& entry = found->second;
     if (entry.kept_for != 0 && entry.kept_for != node_) {
-      entry.kept_for = 0;  // As time ends it.
+      entry.kept_for = 0;  // Time would end it, too.
       return on_read(fail(ErrorCode::session_busy, "it is kept for another node"));
     }
     if (entry.owner != 0 && entry.owner != node_) {
@@ -144,7 +144,7 @@ class SharedCatalog final : public kv::Catalog {
   bool is_cut_off = false;                                            // From the database.
   bool holds_commits = false;                                         // They wait for release_commits().
   bool is_reconnected = false;                                        // The next changes() answers with everything.
-  std::size_t changes_max = std::numeric_limits<std::size_t>::max();  // Of sessions in one answer to changes().
+  std::size_t changes_max = std::numeric_limits<std::size_t>::max();  // Limit of sessions in one answer to changes().
   bool has_lease = true;
   std::uint64_t lease_number = 1;
   int takings = 0;

@@ -38,7 +38,7 @@ struct KeyInfo {
 // One setting of the daemon.
 struct SettingValue {
   std::string key;      // "section.key".
-  std::string value;    // As `umad --print-config` prints it; empty: not set.
+  std::string value;    // Text that `umad --print-config` prints; empty: not set.
   std::string source;   // "default", "file", "environment", "flag", "passed" or "derived".
   std::string place{};  // "FILE:LINE", the variable, the flag, who passed it, or the setting that it follows; empty: a default.
 };

@@ -20,9 +20,9 @@ namespace uma::wire {
 [[nodiscard]] std::expected<std::optional<ResponseId>, RejectedBody> decode_compacted_response(std::string_view body);
 
 struct Compaction {
-  std::string body;        // As that of POST /v1/responses: the conversation, and behind it the request for a summary.
+  std::string body;        // Body of POST /v1/responses: the conversation, and behind it the request for a summary.
   std::string items;       // All items of the conversation as JSON, separated by commas.
-  std::string user_items;  // Those that are messages of the user.
+  std::string user_items;  // Items that are messages of the user.
 };
 // `earlier` are the items before the input; with them the input may be missing.
 [[nodiscard]] std::expected<Compaction, RejectedBody> decode_compaction(std::string_view body, std::span<const Item> earlier);

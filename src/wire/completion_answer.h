@@ -57,7 +57,7 @@ class CompletionAnswer {
  private:
   struct Choice {
     std::int64_t characters = 0;             // Length of its text so far, for text_offset.
-    std::optional<EosEvent> end{};           // Of a streamed choice, only the usage.
+    std::optional<EosEvent> end{};           // End of the choice; if streamed, only the usage.
     std::optional<ReplyPart> custom_call{};  // A call of a custom tool that is not whole.
   };
 

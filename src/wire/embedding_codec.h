@@ -23,7 +23,7 @@ enum class VectorEncoding : std::uint8_t {
 struct EmbeddingCall {
   EmbedRequest embed;
   VectorEncoding encoding = VectorEncoding::numbers;
-  std::vector<std::string> warnings{};  // What is not served in every point, as sentences; a few.
+  std::vector<std::string> warnings{};  // A few sentences about what is not served in every point.
 };
 
 struct RerankCall {

@@ -125,7 +125,7 @@ void append_call(std::string& out, json::FieldReader& call, std::string id) {
   if (const boost::json::object* function = call.object(type)) {
     inside(call, *function, std::format("{}{}.", call.path(), type), write);
   } else {
-    write(call);  // As Responses has it.
+    write(call);  // Responses has the fields here.
   }
   object.close();
 }
@@ -327,7 +327,7 @@ void read_tool_choice(json::FieldReader& fields, ToolShape shape, ChatOptions& o
 }
 
 constexpr std::string_view kTemplateName = "chat_template";
-constexpr std::size_t kTemplateNameBytesMax = 64 << 10;  // Of other servers it may be the text of a template.
+constexpr std::size_t kTemplateNameBytesMax = 64 << 10;  // A name for other servers may be the text of a template.
 
 // Reads options for the template, its name, and those of thoughts. Names that umad sets itself have their own fields.
 void read_template_arguments(json::FieldReader& fields, ChatOptions& options) {
@@ -791,7 +791,7 @@ std::optional<bool> parse_special_field(json::FieldReader& fields) {
   constexpr std::string_view kName = "parse_special";
   auto parses = fields.boolean(kName);
   const boost::json::value* uma = fields.find("uma");
-  if (uma == nullptr || !uma->is_object()) return parses;  // Who reads "uma" checks its type.
+  if (uma == nullptr || !uma->is_object()) return parses;  // The reader of "uma" checks its type.
   json::FieldReader own(uma->get_object(), "uma.");
   if (const auto under = own.boolean(kName)) {
     if (parses) fields.fail_field(kName, "is given twice: leave one out");

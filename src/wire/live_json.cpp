@@ -210,7 +210,7 @@ class SnapshotWriter {
       const WaitingRequest* request;
     };
     std::vector<Place> places;
-    std::map<std::string_view, std::int64_t> lengths;  // Of each model's longest queue.
+    std::map<std::string_view, std::int64_t> lengths;  // Length of each model's longest queue.
     for (const WorkerActivity& worker : state_.activity.workers) {
       std::int64_t position = 0;
       for (const WaitingRequest& request : worker.waiting) places.push_back({++position, &request});

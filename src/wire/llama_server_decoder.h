@@ -16,7 +16,7 @@ namespace uma::wire {
 // A call of /infill or /completion.
 struct TextCall {
   GenerateRequest generate;
-  std::vector<std::string> warnings{};  // What is not served in every point, as sentences; a few.
+  std::vector<std::string> warnings{};  // A few sentences about what is not served in every point.
 };
 
 [[nodiscard]] std::expected<TokenizeRequest, RejectedBody> decode_tokenize(std::string_view body);

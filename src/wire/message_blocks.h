@@ -41,8 +41,8 @@ class ConversationReader {
   struct UserTurn {
     std::vector<ChatMessage> results;  // Messages of tools.
     std::string text;
-    std::vector<InputImage> images;         // Of the text; `message` is not set yet.
-    std::vector<InputImage> result_images;  // Of the results, whose index is `message`.
+    std::vector<InputImage> images;         // Images of the text; `message` is not set yet.
+    std::vector<InputImage> result_images;  // Images of the results, whose index is `message`.
   };
   struct Reply {
     std::string reasoning;

@@ -110,7 +110,7 @@ ResponseRequest thread_response(const GenerateRequest& generate, std::string id,
   ResponseRequest response;
   response.id = std::move(id);
   if (continued != nullptr) response.previous = continued->previous.response;
-  const boost::json::object no_fields;  // Those of /v1/responses have other forms here.
+  const boost::json::object no_fields;  // The fields of /v1/responses have other forms here.
   json::FieldReader fields(no_fields);
   const std::string previous = continued == nullptr ? "" : response_id_text(continued->previous);
   const std::string repeated = repeated_fields(

@@ -14,7 +14,7 @@ namespace uma::wire {
 
 struct MessagesCall {
   GenerateRequest generate;
-  std::vector<std::string> warnings;  // What was left out of the request, as sentences; a few.
+  std::vector<std::string> warnings;  // A few sentences about what was left out of the request.
 };
 
 // The body of /v1/messages without `thread`, or of /v1/messages/count_tokens, which has the same fields.

@@ -22,7 +22,7 @@ struct OllamaCall {
   bool is_empty = false;                // No messages, or no prompt: the request only loads or unloads the model.
   std::optional<double> keep_alive_s;   // 0: unload the model now; negative: keep it; nullopt: not given.
   std::int64_t context_wanted = 0;      // options.num_ctx; 0: not given.
-  std::vector<std::string> warnings{};  // What is not served in every point, as sentences; a few.
+  std::vector<std::string> warnings{};  // A few sentences about what is not served in every point.
 };
 
 // A request to /api/embed or /api/embeddings.

@@ -27,7 +27,7 @@ struct CompletionRequest {
   std::size_t n = 1;                    // Choices of each prompt.
   bool includes_usage = false;          // Field stream_options.include_usage.
   bool echoes = false;                  // The text begins with its prompt, or with the reply that it continues.
-  std::vector<std::string> warnings{};  // What is not served in every point, as sentences; a few.
+  std::vector<std::string> warnings{};  // A few sentences about what is not served in every point.
 };
 
 // Pure.

@@ -28,7 +28,7 @@ void append_picture_eos(std::string& out, const FrameHead& head, const PictureRe
 struct ImagesCall {
   PictureRequest request;
   bool is_stream = false;
-  std::vector<std::string> warnings{};  // What is not served in every point, as sentences; a few.
+  std::vector<std::string> warnings{};  // A few sentences about what is not served in every point.
 };
 [[nodiscard]] std::expected<ImagesCall, RejectedBody> decode_images_call(std::string_view body);
 

@@ -23,11 +23,11 @@ struct HeldResponse {
 
 // A client's event {"type": "response.create", …}.
 struct CreateEvent {
-  std::string body;               // As that of POST /v1/responses, with "stream": true.
+  std::string body;               // Body of POST /v1/responses, with "stream": true.
   std::string stream;             // Names the client's stream in all events of the answer; empty: none.
   std::string previous{};         // previous_response_id as the client has sent it; empty: none.
   bool is_held = false;           // The connection holds that one: `items` has its items, and the body does not name it.
-  std::string items;              // Of HeldResponse, without output.
+  std::string items;              // HeldResponse::items, without output.
   std::string stored_previous{};  // HeldResponse::previous of the answer.
   bool generates = true;          // False: only the prompt is computed.
   bool is_stored = true;          // The answer is found again without the connection, or belongs to a conversation.

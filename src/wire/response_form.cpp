@@ -14,7 +14,7 @@
 namespace uma::wire {
 namespace {
 
-constexpr json::TextBytes kUserNameBytes{0, 512};  // Of safety_identifier and prompt_cache_key, which OpenAI limits to 64.
+constexpr json::TextBytes kUserNameBytes{0, 512};  // Size of safety_identifier and prompt_cache_key, which OpenAI limits to 64.
 
 // A copy of the object with these names only, so that a response repeats exactly OpenAI's fields.
 boost::json::object repeated(const boost::json::object& given, std::initializer_list<std::string_view> names) {

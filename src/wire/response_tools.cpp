@@ -14,7 +14,7 @@
 namespace uma::wire {
 namespace {
 
-constexpr std::size_t kNameBytesMax = 128;  // Of a tool's name for the model.
+constexpr std::size_t kNameBytesMax = 128;  // Limit of a tool's name for the model.
 
 // Tools that OpenAI's servers run, or whose calls need a protocol of their own.
 constexpr std::array<std::string_view, 12> kHostedTools = {"web_search",

@@ -41,7 +41,7 @@ struct Item {
   bool is_custom = false;                     // For a call of a custom tool, whose text has the input as an argument.
   bool seals_reasoning = false;               // For reasoning: with its encrypted_content.
   std::vector<ItemImage> images{};            // Set for a message and the result of a tool; in order.
-  std::span<const TokenLogprobs> logprobs{};  // Of a message that is a reply; borrowed.
+  std::span<const TokenLogprobs> logprobs{};  // Log probabilities of a message that is a reply; borrowed.
 };
 
 enum class ItemStatus : std::uint8_t { in_progress, completed, incomplete };

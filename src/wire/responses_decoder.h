@@ -22,11 +22,11 @@ struct ResponseCall {
   GenerateRequest generate;  // Has no `response` if it continues nothing and is not to be stored.
   // Fields of the request that the response repeats: the beginning of a JSON object, as in ResponseRequest::request.
   std::string request;
-  std::string brief_request;            // The same without instructions, tools and schema, which may be long.
+  std::string brief_request;            // `request` without instructions, tools and schema, which may be long.
   ResponseTools tools;                  // Without definitions.
   bool is_background = false;           // The reply is made without the connection.
   bool seals_reasoning = false;         // Reasoning items have their encrypted_content.
-  std::vector<std::string> warnings{};  // What is not served in every point, as sentences; a few.
+  std::vector<std::string> warnings{};  // A few sentences about what is not served in every point.
 };
 
 // Stored items as JSON, by their ids.

@@ -88,7 +88,7 @@ std::string brief_request_of(const std::string& request) {
   replace("tools", boost::json::array());
   replace("text", {{"format", {{"type", "text"}}}});
   std::string brief = boost::json::serialize(fields);
-  brief.pop_back();  // As the request, it is not closed.
+  brief.pop_back();  // The object is not closed, like the request.
   return brief;
 }
 

@@ -16,7 +16,7 @@
 
 namespace uma {
 
-inline constexpr std::int64_t kHandWidth = 64;  // Of the residual stream and of the only head.
+inline constexpr std::int64_t kHandWidth = 64;  // Width of the residual stream and of the only head.
 inline constexpr std::int64_t kIdBits = 13;
 inline constexpr std::int64_t kHandTokensMax = 1 << kIdBits;
 

@@ -16,9 +16,9 @@ namespace uma {
 // The architectures differ in what they keep of earlier tokens.
 enum class Architecture : std::uint8_t {
   llama,     // Attention over all tokens.
-  qwen2vl,   // The same, with positions of several dimensions for images (M-RoPE).
-  qwen3,     // As llama, with normalized queries and keys.
-  qwen3moe,  // As qwen3, with a mixture of experts instead of the feed-forward block.
+  qwen2vl,   // Attention as in llama, with positions of several dimensions for images (M-RoPE).
+  qwen3,     // Attention as in llama, with normalized queries and keys.
+  qwen3moe,  // A mixture of experts in place of qwen3's feed-forward block.
   gpt_oss,   // A mixture of experts with attention sinks; every second layer looks at a window of the last tokens only.
   gemma3,    // Five of six layers look at a window of the last tokens only.
   mamba,     // One state of fixed size instead of tokens.
@@ -50,8 +50,8 @@ struct ModelSpec {
   std::uint32_t kv_heads = 0;
   std::uint32_t head_size = 0;     // Columns of a head; 0: width / heads. Not for llama, qwen2vl, jamba and bert.
   std::uint32_t feed_forward = 0;  // Inner width of the feed-forward block, or of one expert.
-  std::uint32_t experts = 0;       // Of a layer; mixtures only.
-  std::uint32_t experts_used = 0;  // For one token.
+  std::uint32_t experts = 0;       // Experts of a layer; mixtures only.
+  std::uint32_t experts_used = 0;  // Experts that compute one token.
   std::uint32_t n_ctx = 0;         // Training context length that the file declares.
   std::uint32_t vocabulary_size = 0;
   bool has_output = true;    // False: the embeddings of the tokens also compute the logits; qwen3 only.

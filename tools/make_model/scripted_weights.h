@@ -33,7 +33,7 @@
 namespace uma {
 
 inline constexpr std::uint32_t kScriptedLayers = 8;
-inline constexpr std::uint32_t kScriptedWidth = 64;  // Of the residual stream and of the only head.
+inline constexpr std::uint32_t kScriptedWidth = 64;  // Width of the residual stream and of the only head.
 inline constexpr std::uint32_t kScriptedFeedForward = 32;
 inline constexpr std::int64_t kScriptedTokensMax = 1 << 13;
 inline constexpr std::int64_t kQuotedTokensMax = 62;

@@ -26,7 +26,7 @@ struct ReplyGrammars {
   std::shared_ptr<const grammar::Grammar> calls;  // For the text behind the mark of an optional tool call.
   std::shared_ptr<const chat::Tools> tools;       // Null: there are none.
   bool has_thoughts = false;                      // The texts of `whole` may have thoughts themselves.
-  bool is_json = false;                           // Those texts are JSON, so blanks before them do not count.
+  bool is_json = false;                           // The texts of `whole` are JSON, so blanks before them do not count.
   std::vector<std::string> left_out{};            // Keywords of schemas that no grammar enforces (Usage::schema_left_out).
 
   [[nodiscard]] std::size_t bytes() const {

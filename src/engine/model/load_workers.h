@@ -25,20 +25,20 @@ struct LoadWorkersOptions {
   std::string draft_path;        // A draft model, whose weights all workers share; empty: none.
   std::string projector_path{};  // A projector, which encodes images; empty: none.
   std::vector<llm::AdapterSource> adapters{};
-  llm::PictureSource picture{};       // Of a model that draws.
-  std::int32_t image_tokens_max = 0;  // As in llm::ProjectorOptions.
+  llm::PictureSource picture{};       // Source of a model that draws.
+  std::int32_t image_tokens_max = 0;  // See llm::ProjectorOptions.
   // Weights that are loaded already; null: they are read, as with `replicates`.
   std::shared_ptr<const llm::Model> weights = nullptr;
-  std::map<std::string, std::string> tasks{};  // As in LoadedWorkers.
-  ModelDefaults defaults{};                    // As in LoadedWorkers.
+  std::map<std::string, std::string> tasks{};  // See LoadedWorkers.
+  ModelDefaults defaults{};                    // See LoadedWorkers.
   std::int32_t workers = 1;
   llm::ContextOptions context;  // For each worker.
   llm::DeviceOptions devices{};
-  std::int32_t threads = 1;  // As in LoadedWorkers.
+  std::int32_t threads = 1;  // See LoadedWorkers.
   bool replicates = false;   // Every worker has its own copy of the weights.
   bool lanes = false;        // Each worker gets a second context for prompts, if the model's state can be handed over.
-  std::int32_t threads_beside_prefill = 0;  // As in LoadedWorkers.
-  std::shared_ptr<KeptWidths> widths{};     // As in LoadedWorkers.
+  std::int32_t threads_beside_prefill = 0;  // See LoadedWorkers.
+  std::shared_ptr<KeptWidths> widths{};     // See LoadedWorkers.
 };
 
 // The cells of a sequence in the context that computes long prompts, at first. Most prompts are shorter; 2,048 cells of an 8 B

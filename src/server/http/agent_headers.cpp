@@ -15,8 +15,8 @@ namespace http = boost::beast::http;
 struct AgentHeaders {
   std::string_view program;
   bool is_common;          // Others have a header of this name, too: the program must say so in its User-Agent.
-  std::string_view run;    // Of the whole conversation, sub-agents included.
-  std::string_view agent;  // Of one agent in it; without this header it is the conversation's first one.
+  std::string_view run;    // Header of the whole conversation, sub-agents included.
+  std::string_view agent;  // Header of one agent in it; without this header it is the conversation's first one.
   std::string_view parent;
 };
 // The first one that a request has counts.

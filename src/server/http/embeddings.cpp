@@ -27,7 +27,7 @@ Awaitable<std::optional<Expected<EmbedResult>>> embed_for(HttpConnection& connec
   co_return result;
 }
 
-constexpr std::size_t kNumberBytes = 12;  // Of a number of a vector in JSON.
+constexpr std::size_t kNumberBytes = 12;  // Size of a number of a vector in JSON.
 
 std::size_t json_bytes(const EmbedResult& result) {
   return result.values.size() * kNumberBytes;

@@ -45,7 +45,7 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 
 constexpr std::size_t kReadBytes = 16'384;          // Bytes of one read.
-constexpr std::size_t kBodyReadBytes = 65'536;      // The same, of a body that has so many.
+constexpr std::size_t kBodyReadBytes = 65'536;      // Bytes of one read of a body that has so many.
 constexpr std::size_t kPipelinedBytesMax = 65'536;  // Limit for bytes of later requests while one is answered.
 constexpr std::size_t kWrittenBytesMax = 65'536;    // Part of an answer that one time limit covers.
 constexpr std::chrono::seconds kHttpLinger{2};      // Time for a client to read its last answer.

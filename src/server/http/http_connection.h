@@ -210,7 +210,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
     std::string id;
     std::shared_ptr<Account> caller;       // Null until the caller is known.
     Agent agent{};                         // That the headers name.
-    Agent last_agent{};                    // Of the last generation.
+    Agent last_agent{};                    // Agent of the last generation.
     std::string body;                      // Empty after it was passed on.
     RequestShare share;                    // Reserved memory for the body; null without a body.
     std::string cors_header;               // Header lines for every answer to a page of another origin.
@@ -287,7 +287,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   Current current_;
   bool is_open_ = true;
   bool is_answering_ = false;
-  bool is_awaited_ = false;  // As counted in server_.busy.
+  bool is_awaited_ = false;  // Counted in server_.busy.
 };
 
 template <class Read, class Result>
@@ -301,7 +301,7 @@ Awaitable<Result> HttpConnection::read_body(std::string_view body, Read read) {
   }
   const auto kept = std::make_shared<std::string>(is_own ? std::move(current_.body) : std::string(body));
   Result result = co_await run_apart(kept->size(), [kept, share, read = std::move(read)]() mutable { return read(*kept); });
-  if (is_own) current_.body = std::move(*kept);  // The same bytes at the same place.
+  if (is_own) current_.body = std::move(*kept);  // The bytes are the same, at the same place.
   co_return result;
 }
 

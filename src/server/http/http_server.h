@@ -27,7 +27,7 @@ struct HttpServerOptions {
   std::string tls_certificate = {};   // PEM file with the certificate chain; empty: no TLS.
   std::string tls_key = {};           // PEM file.
   std::string socket_path = {};       // A Unix socket for this user, served without keys; empty: none.
-  std::string ollama_address = {};    // Of a second TCP listener, where Ollama's clients look for one; empty: none.
+  std::string ollama_address = {};    // Address of a second TCP listener, where Ollama's clients look for one; empty: none.
   std::uint16_t ollama_port = 0;      // 0: any free port.
   int backlog = 1024;
   std::size_t connections_max = 1024;
@@ -49,7 +49,7 @@ struct HttpServerOptions {
   std::string access_log = "off";                 // See AccessLog::open().
   std::string version = {};                       // umad's; empty: not told.
   std::string node = {};                          // Its name in x-uma-node; empty: not told.
-  std::vector<wire::SettingValue> settings = {};  // Of the daemon, for its administrator.
+  std::vector<wire::SettingValue> settings = {};  // The daemon's settings, for its administrator.
   PageFiles page = {};                            // Empty: no page at /.
   ModelLibrary* library = nullptr;  // Outlives the server; null: models cannot be pulled, named, deleted or changed.
   LiveFeed* live = nullptr;         // Outlives the server; null: the daemon cannot be watched.

@@ -29,7 +29,7 @@ using ::testing::StartsWith;
 struct Answer {
   int status = 0;  // 0: the stream ended before one.
   std::string head;
-  std::string body;  // Of chunks: joined.
+  std::string body;  // Chunks are joined.
 };
 
 // Speaks HTTP as plain bytes. All waits are bounded; what does not come is a test failure.

@@ -92,7 +92,7 @@ class KeyRing {
 
   const std::string path_;
   KeyStore* const shared_;  // Null: the file has the keys. Used by the thread.
-  const std::string name_;  // Of the file or the store, for messages.
+  const std::string name_;  // Name of the file or the store, for messages.
   const bool are_needed_;
   const Duration poll_every_;
 

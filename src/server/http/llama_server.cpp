@@ -35,7 +35,7 @@ class TextWriter final : public AnswerEncoder {
   wire::TextAnswer answer_;
 };
 
-constexpr std::size_t kTokenBytes = 8;  // Of a token in JSON.
+constexpr std::size_t kTokenBytes = 8;  // Size of a token in JSON.
 
 std::size_t json_bytes(const TokenizedText& made) {
   return made.tokens.size() * kTokenBytes;

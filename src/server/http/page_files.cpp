@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t kPageFilesMax = 256;
-constexpr std::uintmax_t kPageBytesMax = 16 << 20;  // Of all files together.
+constexpr std::uintmax_t kPageBytesMax = 16 << 20;  // Limit of all files together.
 
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kTypes = {{
     {".html", "text/html; charset=utf-8"},

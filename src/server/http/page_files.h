@@ -12,7 +12,7 @@ namespace uma::server {
 
 struct PageFile {
   std::string bytes;
-  std::string gzip;  // The same, compressed; empty: the folder has no FILE.gz.
+  std::string gzip;  // The bytes, compressed; empty: the folder has no FILE.gz.
   std::string_view content_type;
   std::string etag;           // With its quotation marks.
   bool is_permanent = false;  // Its name changes with its content.

@@ -21,7 +21,7 @@ class PictureState final : public PictureSink {
  public:
   // A picture that the connection has not taken yet.
   struct Untaken {
-    std::int32_t picture = 0;  // As in DrawnPicture.
+    std::int32_t picture = 0;  // See DrawnPicture.
     std::int32_t partial = 0;
     wire::PngFile file;
   };

@@ -26,7 +26,7 @@ namespace uma::server {
 class ReplyLog : public std::enable_shared_from_this<ReplyLog> {
  public:
   static constexpr std::size_t kBytesMax = std::size_t{16} << 20;
-  static constexpr std::size_t kTailBytes = std::size_t{256} << 10;  // As much as a connection may leave unsent.
+  static constexpr std::size_t kTailBytes = std::size_t{256} << 10;  // Amount that a connection may leave unsent.
   static constexpr std::size_t kBlockBytes = std::size_t{64} << 10;
   static constexpr std::size_t kReadersMax = 32;
 

@@ -38,7 +38,7 @@ Awaitable<void> read_images(HttpConnection& connection, std::span<wire::Item> it
 }
 
 Awaitable<std::shared_ptr<const BodyWithItems>> find_items(HttpConnection& connection, std::string_view body) {
-  constexpr std::size_t kSessionsMax = 16;  // Of one request.
+  constexpr std::size_t kSessionsMax = 16;  // Limit per request.
   auto found = std::make_shared<BodyWithItems>(BodyWithItems{.body = body});
   std::map<std::string, std::vector<std::string>> ids_by_session;
   std::vector<std::string> all_ids = co_await connection.read_body(body, wire::referenced_items);

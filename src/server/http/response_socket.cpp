@@ -41,10 +41,10 @@ namespace websocket = boost::beast::websocket;
 using Upgrade = boost::beast::http::request<boost::beast::http::empty_body>;
 using websocket::close_code;
 
-constexpr std::size_t kFrameBytes = 65'536;        // Of one read, and of one frame that is written.
+constexpr std::size_t kFrameBytes = 65'536;        // Size of one read, and of one frame that is written.
 constexpr std::size_t kEventsMax = 16;             // Client's events that wait.
 constexpr std::size_t kHeldMax = 8;                // Responses that are not stored.
-constexpr std::size_t kHeldBytesMax = 4ul << 20;   // Of all of them.
+constexpr std::size_t kHeldBytesMax = 4ul << 20;   // Limit of all held responses.
 constexpr std::chrono::hours kSocketIdle{1};       // Without an event of the client.
 constexpr std::chrono::seconds kSocketClosing{2};  // For the client to answer the end of the connection.
 constexpr std::chrono::minutes kIdleCheck{1};
@@ -150,7 +150,7 @@ class ResponseSocket final : public GenerationOutput {
   Wakeup arrived_;  // Notified when there is an event.
   TimePoint last_event_ = SteadyClock().now();
   bool is_answering_ = false;
-  std::string stream_id_;                     // Of the event that is being answered.
+  std::string stream_id_;                     // Stream of the event that is being answered.
   std::optional<wire::CreateEvent> to_hold_;  // The event whose response only this connection will know.
   const std::shared_ptr<HeldHere> held_ = std::make_shared<HeldHere>();  // Shared with the event that is being read.
 };

@@ -96,7 +96,7 @@ class UnixConnection final : public Flushable, public std::enable_shared_from_th
   bool is_open_ = true;
   bool is_held_up_ = false;   // The client has to read first.
   bool is_decoding_ = false;  // A frame is decoded apart.
-  bool is_busy_ = false;      // As counted in server_.busy.
+  bool is_busy_ = false;      // Counted in server_.busy.
 };
 
 }  // namespace uma::server
