@@ -17,7 +17,7 @@
 #include <CLI/CLI.hpp>
 #include <llama.h>
 
-#include "base/cpu_load.h"
+#include "base/system/cpu_load.h"
 #include "llm/llama_model.h"
 
 namespace uma {

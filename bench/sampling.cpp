@@ -15,7 +15,7 @@
 #include <llama.h>
 
 #include "base/random.h"
-#include "llm/sampler.h"
+#include "llm/sampling/sampler.h"
 
 namespace uma {
 namespace {

@@ -1,5 +1,5 @@
 // Builds the page, or its unit tests. Usage: node build.mjs [--test] [--out FOLDER]; without --out into dist/ or .build/test/.
-// umad reads the folder (src/server/http/page_files.h): each file has a compressed one beside it.
+// umad reads the folder (src/server/http/handlers/page_files.h): each file has a compressed one beside it.
 import { build } from 'esbuild';
 import { cp, mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { parseArgs } from 'node:util';

@@ -17,7 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "test_server.h"
-#include "wire/frame.h"
+#include "wire/own/frame.h"
 
 namespace uma::bench {
 namespace {

@@ -13,7 +13,7 @@
 #include "client.h"
 #include "json/json_writer.h"
 #include "stream_recorder.h"
-#include "wire/frame.h"
+#include "wire/own/frame.h"
 
 namespace uma::bench {
 

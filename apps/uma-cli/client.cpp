@@ -14,7 +14,7 @@
 #include <boost/json/serialize.hpp>
 
 #include "base/check.h"
-#include "base/descriptors.h"
+#include "base/system/descriptors.h"
 #include "uma-cli/fields.h"
 
 namespace uma::cli {

@@ -15,9 +15,9 @@
 
 #include <boost/json/object.hpp>
 
-#include "uma-cli/interrupts.h"
+#include "uma-cli/chat/interrupts.h"
 #include "uma-cli/result.h"
-#include "wire/frame.h"
+#include "wire/own/frame.h"
 
 namespace uma::cli {
 

@@ -12,11 +12,11 @@
 
 #include <boost/json/array.hpp>
 
-#include "base/unique_fd.h"
+#include "base/system/unique_fd.h"
 #include "json/json_writer.h"
-#include "uma-cli/attachments.h"
+#include "uma-cli/chat/attachments.h"
 #include "uma-cli/fields.h"
-#include "uma-cli/input.h"
+#include "uma-cli/chat/input.h"
 #include "uma-cli/print.h"
 #include "uma-cli/printable.h"
 #include "uma-cli/table.h"

@@ -22,7 +22,7 @@
 #include <gtest/gtest.h>
 
 #include "uma-cli/output.h"
-#include "wire/frame.h"
+#include "wire/own/frame.h"
 
 namespace uma::cli {
 

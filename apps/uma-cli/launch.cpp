@@ -13,7 +13,7 @@
 #include <boost/json/serialize.hpp>
 
 #include "uma-cli/fields.h"
-#include "uma-cli/models.h"
+#include "uma-cli/models/models.h"
 #include "uma-cli/print.h"
 #include "uma-cli/printable.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "uma-cli/client.h"
-#include "uma-cli/interrupts.h"
+#include "uma-cli/chat/interrupts.h"
 #include "uma-cli/output.h"
 #include "uma-cli/result.h"
 

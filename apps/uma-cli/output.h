@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "uma-cli/interrupts.h"
+#include "uma-cli/chat/interrupts.h"
 
 namespace uma::cli {
 

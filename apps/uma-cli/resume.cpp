@@ -10,7 +10,7 @@
 #include "uma-cli/fields.h"
 #include "uma-cli/format.h"
 #include "uma-cli/printable.h"
-#include "uma-cli/pull_source.h"
+#include "uma-cli/models/pull_source.h"
 
 namespace uma::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "uma-cli/http.h"
+#include "uma-cli/models/http.h"
 #include "uma-cli/result.h"
 
 namespace uma::cli {

@@ -13,8 +13,8 @@
 
 #include "base/base64.h"
 #include "base/clock.h"
-#include "base/new_file.h"
-#include "base/unique_fd.h"
+#include "base/system/new_file.h"
+#include "base/system/unique_fd.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/print.h"
 #include "uma-cli/sessions.h"

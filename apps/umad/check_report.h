@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kv/postgres_facts.h"
-#include "kv/shared_facts.h"
+#include "kv/catalog/postgres_facts.h"
+#include "kv/shared/shared_facts.h"
 
 namespace uma::umad {
 

@@ -16,8 +16,8 @@
 #include <yaml-cpp/yaml.h>
 
 #include "base/text.h"
-#include "kv/postgres.h"
-#include "kv/redis_address.h"
+#include "kv/catalog/postgres.h"
+#include "kv/shared/redis_address.h"
 #include "umad/config_value.h"
 #include "umad/machine.h"
 #include "umad/settings.h"

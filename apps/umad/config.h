@@ -16,14 +16,14 @@
 #include "core/image.h"
 #include "core/limits.h"
 #include "image/image_header.h"
-#include "kv/shared_store.h"
+#include "kv/shared/shared_store.h"
 #include "kv/tier_policy.h"
-#include "llm/devices.h"
+#include "llm/device/devices.h"
 #include "llm/model.h"
 #include "pool/unknown_model.h"
 #include "sched/policy.h"
 #include "umad/config_value.h"
-#include "wire/administration.h"
+#include "wire/own/administration.h"
 
 namespace uma::umad {
 

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kv/redis_address.h"
+#include "kv/shared/redis_address.h"
 #include "umad/settings.h"
 
 namespace uma::umad {

@@ -15,7 +15,7 @@
 
 #include "base/read_number.h"
 #include "fetch/image_url.h"
-#include "kv/redis_address.h"
+#include "kv/shared/redis_address.h"
 #include "server/http/rules.h"
 
 namespace uma::umad {

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/new_file.h"
+#include "base/system/new_file.h"
 
 namespace uma::umad {
 namespace {

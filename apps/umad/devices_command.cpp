@@ -9,7 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/text.h"
-#include "llm/devices.h"
+#include "llm/device/devices.h"
 
 namespace uma::umad {
 namespace {

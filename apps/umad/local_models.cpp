@@ -13,13 +13,13 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "base/thread_name.h"
+#include "base/system/thread_name.h"
 #include "base/thrown.h"
 #include "base/utf8.h"
 #include "pool/card_edit.h"
 #include "pool/model_card.h"
 #include "umad/data_dir.h"
-#include "umad/pull_process.h"
+#include "umad/process/pull_process.h"
 
 namespace uma::umad {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "pool/model_pool.h"
-#include "umad/pull_process.h"
+#include "umad/process/pull_process.h"
 
 namespace uma::umad {
 namespace {

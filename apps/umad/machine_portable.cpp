@@ -5,7 +5,7 @@
 #include <sys/sysctl.h>
 #endif
 
-#include "base/cpu_load.h"
+#include "base/system/cpu_load.h"
 
 namespace uma::umad {
 

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "base/log.h"
-#include "base/program_path.h"
+#include "base/system/program_path.h"
 #include "llm/llama_model.h"
 #include "umad/cpu_count.h"
 #include "umad/model_path.h"
-#include "umad/profile.h"
+#include "umad/tune/profile.h"
 
 namespace uma::umad {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "pool/model_registry.h"
-#include "umad/compute.h"
+#include "umad/tune/compute.h"
 #include "umad/config.h"
 
 namespace uma::umad {

@@ -5,9 +5,9 @@
 
 #include "base/move_only_function.h"
 #include "image/message_images.h"
-#include "kv/postgres_catalog.h"
-#include "kv/postgres_images.h"
-#include "kv/sqlite_catalog.h"
+#include "kv/catalog/postgres_catalog.h"
+#include "kv/catalog/postgres_images.h"
+#include "kv/catalog/sqlite_catalog.h"
 #include "umad/check.h"
 #include "umad/data_dir.h"
 #include "umad/shared_store.h"

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "image/kept_images.h"
-#include "kv/catalog.h"
+#include "kv/catalog/catalog.h"
 #include "umad/config.h"
 #include "umad/model_choice.h"
 

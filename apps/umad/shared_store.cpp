@@ -7,9 +7,9 @@
 #include <fstream>
 #include <utility>
 
-#include "kv/redis_address.h"
-#include "kv/shared_folder.h"
-#include "kv/shared_redis.h"
+#include "kv/shared/redis_address.h"
+#include "kv/shared/shared_folder.h"
+#include "kv/shared/shared_redis.h"
 
 namespace uma::umad {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/clock.h"
-#include "kv/shared_states.h"
+#include "kv/shared/shared_states.h"
 #include "umad/config.h"
 
 namespace uma::umad {

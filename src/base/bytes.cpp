@@ -3,7 +3,7 @@
 #include <atomic>
 #include <new>
 
-#include "base/heap.h"
+#include "base/system/heap.h"
 
 namespace uma {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/metrics.h"
-#include "base/thread_name.h"
+#include "base/system/thread_name.h"
 
 namespace uma {
 namespace {

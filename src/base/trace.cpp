@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/mutex.h"
-#include "base/thread_name.h"
+#include "base/system/thread_name.h"
 
 namespace uma {
 namespace {

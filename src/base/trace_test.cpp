@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/thread_name.h"
+#include "base/system/thread_name.h"
 
 namespace uma {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "base/log.h"
 #include "base/utf8.h"
-#include "chat/call_grammar.h"
+#include "chat/calls/call_grammar.h"
 #include "chat/message_style.h"
-#include "chat/tool_format.h"
+#include "chat/calls/tool_format.h"
 #include "chat/turns.h"
 #include "image/message_images.h"
 #include "jinja/json_reader.h"

@@ -15,12 +15,12 @@
 #include <utility>
 #include <vector>
 
-#include "chat/answer_grammar.h"
+#include "chat/calls/answer_grammar.h"
 #include "chat/message_values.h"
 #include "chat/prompt_tokens.h"
-#include "chat/reply_parser.h"
-#include "chat/thinking.h"
-#include "chat/written_replies.h"
+#include "chat/reply/reply_parser.h"
+#include "chat/reply/thinking.h"
+#include "chat/reply/written_replies.h"
 #include "core/error.h"
 #include "core/request.h"
 #include "grammar/grammar.h"

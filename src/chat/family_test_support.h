@@ -12,8 +12,8 @@
 #include <gtest/gtest.h>
 
 #include "chat/family.h"
-#include "chat/reply_parser.h"
-#include "chat/tool_format.h"
+#include "chat/reply/reply_parser.h"
+#include "chat/calls/tool_format.h"
 
 namespace uma::chat {
 

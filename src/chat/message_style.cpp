@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "chat/call_pattern.h"
-#include "chat/tool_format.h"
+#include "chat/calls/call_pattern.h"
+#include "chat/calls/tool_format.h"
 #include "jinja/json_reader.h"
 
 namespace uma::chat {

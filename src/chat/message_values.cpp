@@ -10,10 +10,10 @@
 #include <string>
 #include <utility>
 
-#include "chat/call_pattern.h"
-#include "chat/tool_format.h"
+#include "chat/calls/call_pattern.h"
+#include "chat/calls/tool_format.h"
 #include "chat/turns.h"
-#include "chat/written_calls.h"
+#include "chat/calls/written_calls.h"
 #include "jinja/json_reader.h"
 
 namespace uma::chat {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "chat/family.h"
-#include "chat/reply_parser.h"
+#include "chat/reply/reply_parser.h"
 #include "core/request.h"
 #include "jinja/value.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/random.h"
-#include "llm/image_tokens.h"
+#include "llm/media/image_tokens.h"
 
 namespace uma::chat {
 namespace {

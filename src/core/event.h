@@ -13,7 +13,7 @@
 
 #include "core/error.h"
 #include "core/ids.h"
-#include "core/tenant_budget.h"
+#include "core/work/tenant_budget.h"
 #include "core/usage.h"
 
 namespace uma {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "core/edit_file.h"
+#include "core/file/edit_file.h"
 #include "core/error.h"
 
 namespace uma {

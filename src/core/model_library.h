@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "core/reply.h"
+#include "core/work/reply.h"
 
 namespace uma {
 

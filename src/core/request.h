@@ -13,9 +13,9 @@
 #include "core/ids.h"
 #include "core/image.h"
 #include "core/metadata.h"
-#include "core/portable_file.h"
+#include "core/file/portable_file.h"
 #include "core/sampling_params.h"
-#include "core/tenant_budget.h"
+#include "core/work/tenant_budget.h"
 
 namespace uma {
 

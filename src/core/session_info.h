@@ -9,7 +9,7 @@
 
 #include "core/capability.h"
 #include "core/ids.h"
-#include "core/portable_file.h"
+#include "core/file/portable_file.h"
 #include "core/receipt.h"
 #include "core/request.h"
 #include "core/response.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/ids.h"
-#include "core/tenant_budget.h"
+#include "core/work/tenant_budget.h"
 
 namespace uma {
 

@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "engine/engine_test_support.h"
-#include "kv/sqlite_catalog.h"
+#include "kv/catalog/sqlite_catalog.h"
 #include "testing/fake_model.h"
 #include "testing/fake_shared_store.h"
 

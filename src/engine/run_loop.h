@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/thrown.h"
-#include "engine/lane/prefill_lane.h"
+#include "engine/lane/run/prefill_lane.h"
 
 namespace uma::engine {
 

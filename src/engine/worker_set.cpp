@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/cpu_load.h"
+#include "base/system/cpu_load.h"
 #include "base/move_only_function.h"
-#include "base/thread_name.h"
+#include "base/system/thread_name.h"
 #include "base/trace.h"
 #include "chat/chat.h"
 #include "chat/family.h"

@@ -17,7 +17,7 @@
 #include "base/mutex.h"
 #include "core/image.h"
 #include "core/image_fetcher.h"
-#include "core/tenant_budget.h"
+#include "core/work/tenant_budget.h"
 
 namespace uma::fetch {
 

@@ -8,7 +8,7 @@
 #include <stop_token>
 
 #include "core/error.h"
-#include "llm/picture.h"
+#include "llm/picture/picture.h"
 
 namespace uma::image {
 

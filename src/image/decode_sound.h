@@ -8,7 +8,7 @@
 #include <stop_token>
 
 #include "core/error.h"
-#include "llm/clip.h"
+#include "llm/media/clip.h"
 
 namespace uma::image {
 

@@ -14,7 +14,7 @@
 #include "image/image_id.h"
 #include "image/image_source.h"
 #include "image/message_images.h"
-#include "llm/image_tokens.h"
+#include "llm/media/image_tokens.h"
 
 namespace uma::image {
 namespace {

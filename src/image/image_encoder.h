@@ -22,15 +22,15 @@
 #include "core/embedding.h"
 #include "core/error.h"
 #include "core/image.h"
-#include "core/job_queue.h"
+#include "core/work/job_queue.h"
 #include "core/request.h"
 #include "core/service.h"
-#include "core/work_pool.h"
+#include "core/work/work_pool.h"
 #include "image/decode_picture.h"
 #include "image/decode_sound.h"
 #include "image/image_header.h"
 #include "image/kept_images.h"
-#include "llm/projector.h"
+#include "llm/media/projector.h"
 
 namespace uma::image {
 

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "image/image_id.h"
-#include "llm/image_tokens.h"
+#include "llm/media/image_tokens.h"
 #include "testing/fake_model.h"
 #include "testing/image_bytes.h"
 #include "testing/picture_files.h"

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "image/image_id.h"
-#include "llm/image_tokens.h"
+#include "llm/media/image_tokens.h"
 
 namespace uma::image {
 namespace {

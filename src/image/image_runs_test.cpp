@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "llm/image_tokens.h"
+#include "llm/media/image_tokens.h"
 
 namespace uma::image {
 namespace {

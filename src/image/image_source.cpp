@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "base/base64.h"
-#include "base/file_calls.h"
+#include "base/system/file_calls.h"
 #include "base/text.h"
-#include "base/unique_fd.h"
+#include "base/system/unique_fd.h"
 #include "image/decode_sound.h"
 #include "image/image_header.h"
 

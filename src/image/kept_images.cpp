@@ -15,9 +15,9 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/new_file.h"
+#include "base/system/new_file.h"
 #include "base/sha256.h"
-#include "base/unique_fd.h"
+#include "base/system/unique_fd.h"
 
 namespace uma::image {
 namespace {

@@ -22,7 +22,7 @@
 #include "base/mutex.h"
 #include "core/error.h"
 #include "core/ids.h"
-#include "core/tenant_budget.h"
+#include "core/work/tenant_budget.h"
 
 namespace uma::image {
 

@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "image/file_bytes.h"
-#include "llm/picture.h"
+#include "llm/picture/picture.h"
 
 namespace uma::image {
 

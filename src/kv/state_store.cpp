@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/thrown.h"
-#include "kv/shared_prefix.h"
+#include "kv/shared/shared_prefix.h"
 
 namespace uma::kv {
 namespace {

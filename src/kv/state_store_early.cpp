@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/thrown.h"
-#include "kv/state_file.h"
+#include "kv/disk/state_file.h"
 #include "kv/state_store.h"
 
 namespace uma::kv {

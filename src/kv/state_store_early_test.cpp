@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kv/state_file.h"
+#include "kv/disk/state_file.h"
 #include "kv/state_store_test_support.h"
 
 namespace uma::kv {

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "base/thrown.h"
-#include "kv/shared_prefix.h"
+#include "kv/shared/shared_prefix.h"
 #include "kv/state_store.h"
 
 namespace uma::kv {

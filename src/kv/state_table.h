@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "core/ids.h"
 #include "core/usage.h"
-#include "kv/cold_store.h"
+#include "kv/disk/cold_store.h"
 #include "kv/prefix_index.h"
 #include "kv/snapshot.h"
 #include "kv/state_owner.h"

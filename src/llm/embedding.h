@@ -11,8 +11,8 @@
 
 #include "core/error.h"
 #include "core/ids.h"
-#include "llm/device_bytes.h"
-#include "llm/image_rows.h"
+#include "llm/device/device_bytes.h"
+#include "llm/media/image_rows.h"
 #include "llm/rope.h"
 
 namespace uma::llm {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "core/error.h"
-#include "llm/device_bytes.h"
-#include "llm/devices.h"
-#include "llm/gguf_header.h"
+#include "llm/device/device_bytes.h"
+#include "llm/device/devices.h"
+#include "llm/file/gguf_header.h"
 #include "llm/model.h"
 
 namespace uma::llm {

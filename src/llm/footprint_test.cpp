@@ -11,8 +11,8 @@
 
 #include <gtest/gtest.h>
 
-#include "base/memory_info.h"
-#include "llm/gguf_files.h"
+#include "base/system/memory_info.h"
+#include "llm/file/gguf_files.h"
 #include "llm/llama_model.h"
 #include "testing/gguf_bytes.h"
 

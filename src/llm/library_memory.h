@@ -6,7 +6,7 @@
 
 #include <llama.h>
 
-#include "llm/device_bytes.h"
+#include "llm/device/device_bytes.h"
 
 namespace uma::llm {
 

@@ -8,13 +8,13 @@
 
 #include <llama.h>
 
-#include "llm/device_timer.h"
+#include "llm/device/device_timer.h"
 #include "llm/footprint.h"
 #include "llm/library_memory.h"
-#include "llm/llama_rpc.h"
-#include "llm/lost_devices.h"
+#include "llm/device/llama_rpc.h"
+#include "llm/device/lost_devices.h"
 #include "llm/model.h"
-#include "llm/position_map.h"
+#include "llm/media/position_map.h"
 
 namespace uma::llm {
 

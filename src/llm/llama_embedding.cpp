@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "base/check.h"
-#include "llm/image_batch.h"
+#include "llm/media/image_batch.h"
 #include "llm/llama_context.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
-#include "llm/llama_model_file.h"
-#include "llm/lost_devices.h"
+#include "llm/file/llama_model_file.h"
+#include "llm/device/lost_devices.h"
 
 namespace uma::llm {
 namespace {

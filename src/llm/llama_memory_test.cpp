@@ -15,7 +15,7 @@
 
 #include "base/random.h"
 #include "llm/llama_model.h"
-#include "llm/logits.h"
+#include "llm/sampling/logits.h"
 
 namespace uma::llm {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "llm/adapters.h"
-#include "llm/devices.h"
+#include "llm/device/devices.h"
 #include "llm/model.h"
 
 namespace uma::llm {

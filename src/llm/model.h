@@ -18,12 +18,12 @@
 #include "core/ids.h"
 #include "core/request.h"
 #include "llm/adapters.h"
-#include "llm/call_monitor.h"
-#include "llm/device_bytes.h"
+#include "llm/device/call_monitor.h"
+#include "llm/device/device_bytes.h"
 #include "llm/embedding.h"
 #include "llm/kv_types.h"
-#include "llm/piece_order.h"
-#include "llm/projector.h"
+#include "llm/media/piece_order.h"
+#include "llm/media/projector.h"
 #include "llm/rope.h"
 
 namespace uma::llm {

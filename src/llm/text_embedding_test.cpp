@@ -6,8 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "llm/image_tokens.h"
-#include "llm/projector.h"
+#include "llm/media/image_tokens.h"
+#include "llm/media/projector.h"
 #include "testing/fake_model.h"
 
 namespace uma::llm {

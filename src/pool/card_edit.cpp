@@ -10,7 +10,7 @@
 
 #include <yaml-cpp/yaml.h>
 
-#include "core/edit_file.h"
+#include "core/file/edit_file.h"
 #include "core/model_library.h"
 #include "pool/card_file.h"
 #include "pool/card_text.h"

@@ -14,7 +14,7 @@
 #include "chat/family.h"
 #include "core/request.h"
 #include "core/sampling_fields.h"
-#include "llm/devices.h"
+#include "llm/device/devices.h"
 
 namespace uma::pool {
 namespace {

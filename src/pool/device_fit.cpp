@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "llm/layer_fit.h"
+#include "llm/device/layer_fit.h"
 
 namespace uma::pool {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/error.h"
-#include "llm/devices.h"
-#include "llm/gguf_header.h"
+#include "llm/device/devices.h"
+#include "llm/file/gguf_header.h"
 #include "pool/memory_need.h"
 
 namespace uma::pool {

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "core/sampling_fields.h"
-#include "llm/gguf_header.h"
+#include "llm/file/gguf_header.h"
 
 namespace uma::pool {
 

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "base/thread_name.h"
+#include "base/system/thread_name.h"
 #include "base/thrown.h"
 #include "pool/load_priority.h"
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <utility>
 
-#include "base/thread_name.h"
+#include "base/system/thread_name.h"
 
 namespace uma::pool {
 

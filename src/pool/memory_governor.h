@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/memory_info.h"
+#include "base/system/memory_info.h"
 #include "core/error.h"
-#include "llm/device_bytes.h"
-#include "llm/devices.h"
+#include "llm/device/device_bytes.h"
+#include "llm/device/devices.h"
 #include "pool/eviction_plan.h"
 
 namespace uma::pool {

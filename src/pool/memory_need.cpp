@@ -4,13 +4,13 @@
 #include <array>
 #include <span>
 
-#include "engine/lane/model_drafter.h"
-#include "llm/adapter_file.h"
+#include "engine/lane/plan/model_drafter.h"
+#include "llm/file/adapter_file.h"
 #include "llm/footprint.h"
-#include "llm/gguf_files.h"
-#include "llm/gguf_header.h"
-#include "llm/picture_model.h"
-#include "llm/rpc_address.h"
+#include "llm/file/gguf_files.h"
+#include "llm/file/gguf_header.h"
+#include "llm/picture/picture_model.h"
+#include "llm/device/rpc_address.h"
 
 namespace uma::pool {
 

@@ -11,9 +11,9 @@
 #include "core/capability.h"
 #include "core/model_defaults.h"
 #include "llm/adapters.h"
-#include "llm/devices.h"
+#include "llm/device/devices.h"
 #include "llm/model.h"
-#include "llm/picture_model.h"
+#include "llm/picture/picture_model.h"
 
 namespace uma::pool {
 

@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/heap.h"
+#include "base/system/heap.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "base/thread_name.h"
+#include "base/system/thread_name.h"
 #include "base/thrown.h"
-#include "llm/gguf_files.h"
+#include "llm/file/gguf_files.h"
 #include "pool/load_files.h"
 
 namespace uma::pool {

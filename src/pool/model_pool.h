@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/memory_info.h"
+#include "base/system/memory_info.h"
 #include "base/metrics.h"
 #include "base/mutex.h"
 #include "engine/model/load_workers.h"

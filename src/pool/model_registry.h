@@ -19,7 +19,7 @@
 #include "core/model_defaults.h"
 #include "core/sampling_fields.h"
 #include "core/session_info.h"
-#include "llm/gguf_header.h"
+#include "llm/file/gguf_header.h"
 #include "pool/model_card.h"
 
 namespace uma::pool {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/mutex.h"
-#include "core/reply.h"
+#include "core/work/reply.h"
 #include "server/flush_queue.h"
 #include "server/wakeup.h"
 

@@ -5,7 +5,7 @@
 #include <format>
 #include <string_view>
 
-#include "base/thread_name.h"
+#include "base/system/thread_name.h"
 #include "base/thrown.h"
 
 namespace uma::server {

@@ -26,7 +26,7 @@
 #include "core/error.h"
 #include "core/service.h"
 #include "server/live_history.h"
-#include "wire/live_json.h"
+#include "wire/own/live_json.h"
 
 namespace uma::server {
 

@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/thread_name.h"
+#include "base/system/thread_name.h"
 #include "server/live_history.h"
 #include "server/service_test_support.h"
 

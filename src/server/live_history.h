@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "core/metrics_snapshot.h"
-#include "wire/live_json.h"
+#include "wire/own/live_json.h"
 
 namespace uma::server {
 

@@ -17,7 +17,7 @@
 #include "base/move_only_function.h"
 #include "base/mutex.h"
 #include "core/error.h"
-#include "core/tenant_budget.h"
+#include "core/work/tenant_budget.h"
 
 namespace uma::server {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/unique_fd.h"
+#include "base/system/unique_fd.h"
 #include "core/error.h"
 
 namespace uma::server {

@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "base/thread_name.h"
+#include "base/system/thread_name.h"
 #include "base/thrown.h"
 
 namespace uma::server {

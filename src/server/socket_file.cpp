@@ -15,7 +15,7 @@
 #include <system_error>
 #include <thread>
 
-#include "base/descriptors.h"
+#include "base/system/descriptors.h"
 #include "base/log.h"
 #include "server/unix_socket.h"
 

@@ -6,7 +6,7 @@
 #include <sys/types.h>
 #include <utility>
 
-#include "base/unique_fd.h"
+#include "base/system/unique_fd.h"
 #include "core/error.h"
 
 namespace uma::server {

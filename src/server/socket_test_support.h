@@ -16,8 +16,8 @@
 #include <gtest/gtest.h>
 
 #include "base/check.h"
-#include "base/unique_fd.h"
-#include "wire/frame.h"
+#include "base/system/unique_fd.h"
+#include "wire/own/frame.h"
 
 namespace uma::server {
 

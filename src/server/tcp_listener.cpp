@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <system_error>
 
-#include "base/descriptors.h"
+#include "base/system/descriptors.h"
 
 namespace uma::server {
 namespace {

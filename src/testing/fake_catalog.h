@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "kv/catalog.h"
+#include "kv/catalog/catalog.h"
 
 namespace uma::testing {
 

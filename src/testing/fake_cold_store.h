@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "kv/cold_store.h"
-#include "kv/state_file.h"
+#include "kv/disk/cold_store.h"
+#include "kv/disk/state_file.h"
 
 namespace uma::testing {
 

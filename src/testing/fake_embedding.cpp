@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "llm/image_tokens.h"
+#include "llm/media/image_tokens.h"
 #include "llm/model.h"
 #include "testing/fake_model.h"
 

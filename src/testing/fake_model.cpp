@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "llm/image_tokens.h"
+#include "llm/media/image_tokens.h"
 #include "testing/fake_embedding.h"
 
 namespace uma::testing {

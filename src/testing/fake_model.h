@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #include "llm/model.h"
-#include "llm/token_constraint.h"
+#include "llm/sampling/token_constraint.h"
 #include "testing/sim_clock.h"
 
 namespace uma::testing {

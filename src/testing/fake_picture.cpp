@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "llm/flow_drawing.h"
+#include "llm/picture/flow_drawing.h"
 
 namespace uma::testing {
 

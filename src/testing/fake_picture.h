@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "llm/picture_model.h"
+#include "llm/picture/picture_model.h"
 #include "testing/sim_clock.h"
 
 namespace uma::testing {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "kv/shared_store.h"
-#include "kv/state_file.h"
+#include "kv/shared/shared_store.h"
+#include "kv/disk/state_file.h"
 
 namespace uma::testing {
 

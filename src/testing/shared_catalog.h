@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/move_only_function.h"
-#include "kv/catalog.h"
+#include "kv/catalog/catalog.h"
 
 namespace uma::testing {
 

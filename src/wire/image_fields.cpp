@@ -11,7 +11,7 @@
 #include "base/base64.h"
 #include "json/json_writer.h"
 #include "wire/generate_fields.h"
-#include "wire/request_codec.h"
+#include "wire/own/request_codec.h"
 
 namespace uma::wire {
 

@@ -13,13 +13,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "wire/embedding_codec.h"
-#include "wire/llama_server_decoder.h"
-#include "wire/messages_decoder.h"
-#include "wire/ollama_decoder.h"
-#include "wire/openai_codec.h"
-#include "wire/picture_codec.h"
-#include "wire/responses_decoder.h"
+#include "wire/openai/embedding_codec.h"
+#include "wire/llama_server/llama_server_decoder.h"
+#include "wire/anthropic/messages_decoder.h"
+#include "wire/ollama/ollama_decoder.h"
+#include "wire/openai/openai_codec.h"
+#include "wire/openai/picture_codec.h"
+#include "wire/openai/responses_decoder.h"
 
 namespace uma::wire {
 namespace {

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Computes small models with the structure of Stable Diffusion in PyTorch and writes what every part of them computes.
 
-    tools/with_torch 'python3 -B tests/diffusion/make_golden.py > src/llm/diffusion_golden.txt'
+    tools/with_torch 'python3 -B tests/diffusion/make_golden.py > src/llm/picture/diffusion_golden.txt'
 
-src/llm/diffusion_graph_test.cpp makes the same weights, which follow from the tensors' names, and compares. The mathematics is
+src/llm/picture/diffusion_graph_test.cpp makes the same weights, which follow from the tensors' names, and compares. The mathematics is
 written here from the papers (Rombach et al. 2022; Radford et al. 2021; Ho et al. 2020) and the layers of the original
 implementation, without looking at the C++ code's order of computation.
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Tokenizes prompts with the tokenizers library, as CLIP's authors describe it, and writes the tokens.
 
-    tools/with_torch 'python3 -B tests/diffusion/make_tokens.py > src/llm/clip_tokens_golden.txt'
+    tools/with_torch 'python3 -B tests/diffusion/make_tokens.py > src/llm/picture/clip_tokens_golden.txt'
 
-A line is a prompt as a JSON text, a tab, and its tokens. src/llm/clip_tokens_test.cpp compares.
+A line is a prompt as a JSON text, a tab, and its tokens. src/llm/picture/clip_tokens_test.cpp compares.
 """
 
 import json
@@ -11,7 +11,7 @@ import pathlib
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-MERGES = pathlib.Path(__file__).resolve().parents[2] / "src/llm/clip_merges.txt"
+MERGES = pathlib.Path(__file__).resolve().parents[2] / "src/llm/picture/clip_merges.txt"
 WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 PROMPTS = [
     "", "a", "a photo of a cat", "A Photo, of a CAT!", "an astronaut riding a horse on mars, 4k, highly detailed",

@@ -7,7 +7,7 @@ import pathlib
 import random
 import struct
 
-GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "src/llm/diffusion_golden.txt"
+GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "src/llm/picture/diffusion_golden.txt"
 BLOCK = 65_536
 
 

@@ -1,4 +1,4 @@
-"""Tools and reasoning over both listeners. A model with random weights generates no calls: src/chat/reply_parser_test.cpp and
+"""Tools and reasoning over both listeners. A model with random weights generates no calls: src/chat/reply/reply_parser_test.cpp and
 src/engine/router/tool_calls_test.cpp test how replies are parsed."""
 
 import json

@@ -8,10 +8,10 @@
 
 #include "base/check.h"
 #include "json/field_reader.h"
-#include "wire/messages_decoder.h"
-#include "wire/messages_encoder.h"
-#include "wire/openai_codec.h"
-#include "wire/request_codec.h"
+#include "wire/anthropic/messages_decoder.h"
+#include "wire/anthropic/messages_encoder.h"
+#include "wire/openai/openai_codec.h"
+#include "wire/own/request_codec.h"
 #include "wire_checks.h"
 
 namespace {

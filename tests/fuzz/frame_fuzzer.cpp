@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "wire/frame.h"
+#include "wire/own/frame.h"
 
 namespace {
 

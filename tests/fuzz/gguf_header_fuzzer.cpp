@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "base/check.h"
-#include "llm/adapter_file.h"
-#include "llm/gguf_header.h"
-#include "llm/picture_file.h"
+#include "llm/file/adapter_file.h"
+#include "llm/file/gguf_header.h"
+#include "llm/picture/picture_file.h"
 
 namespace {
 

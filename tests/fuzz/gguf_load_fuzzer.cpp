@@ -20,11 +20,11 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "base/unique_fd.h"
-#include "llm/gguf_header.h"
-#include "llm/trial_load.h"
+#include "base/system/unique_fd.h"
+#include "llm/file/gguf_header.h"
+#include "llm/file/trial_load.h"
 #include "make_model/model_file.h"
-#include "umad/trial_process.h"
+#include "umad/process/trial_process.h"
 
 namespace {
 

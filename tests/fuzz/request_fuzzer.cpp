@@ -9,9 +9,9 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
-#include "wire/event_codec.h"
+#include "wire/own/event_codec.h"
 #include "wire/generate_fields.h"
-#include "wire/request_codec.h"
+#include "wire/own/request_codec.h"
 #include "wire_checks.h"
 
 namespace {

@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kv/record_check.h"
-#include "wire/openai_codec.h"
-#include "wire/request_codec.h"
-#include "wire/response_ids.h"
-#include "wire/responses_decoder.h"
-#include "wire/stored_responses.h"
+#include "kv/catalog/record_check.h"
+#include "wire/openai/openai_codec.h"
+#include "wire/own/request_codec.h"
+#include "wire/openai/response_ids.h"
+#include "wire/openai/responses_decoder.h"
+#include "wire/openai/stored_responses.h"
 #include "wire_checks.h"
 
 namespace {

@@ -25,21 +25,21 @@ TIMEOUT_S = {"gguf_load": 120}
 
 # The coverage of these sources is counted: they decode untrusted bytes.
 DECODERS = """
-src/base/base64.cpp src/base/utf8.cpp src/chat/argument_reader.cpp src/chat/element_reader.cpp src/chat/json_scanner.cpp
-src/chat/loose_reader.cpp src/chat/nested_elements.cpp src/chat/parameter_types.cpp src/chat/reply_parser.cpp
+src/base/base64.cpp src/base/utf8.cpp src/chat/calls/argument_reader.cpp src/chat/calls/element_reader.cpp src/chat/calls/json_scanner.cpp
+src/chat/calls/loose_reader.cpp src/chat/calls/nested_elements.cpp src/chat/calls/parameter_types.cpp src/chat/reply/reply_parser.cpp
 src/engine/session/context_shift.cpp src/engine/session/portable_session.cpp src/engine/session/record_input.cpp
 src/grammar/gbnf.cpp src/grammar/grammar.cpp src/grammar/json_pattern.cpp src/grammar/json_schema.cpp
 src/grammar/json_schema_flatten.cpp src/grammar/json_schema_formats.cpp src/grammar/json_schema_numbers.cpp
 src/grammar/json_schema_values.cpp src/image/decode_sound.cpp src/image/image_header.cpp src/jinja/builtins.cpp src/jinja/chat_template.cpp
 src/jinja/collection_builtins.cpp src/jinja/expression_parser.cpp src/jinja/interpreter.cpp src/jinja/json_reader.cpp
 src/jinja/lexer.cpp src/jinja/number_builtins.cpp src/jinja/parser.cpp src/jinja/text_builtins.cpp src/jinja/value.cpp
-src/jinja/value_tests.cpp src/json/field_reader.cpp src/kv/portable_state.cpp src/kv/record_check.cpp
-src/kv/record_rows.cpp src/kv/session_file.cpp src/kv/state_file.cpp src/llm/clip_tokens.cpp src/llm/diffusion_file.cpp
-src/llm/diffusion_graph.cpp src/llm/gguf_header.cpp src/llm/prompt_weights.cpp src/llm/safetensors_header.cpp src/llm/state_values.cpp
-src/wire/embedding_codec.cpp src/wire/frame.cpp src/wire/generate_fields.cpp src/wire/image_fields.cpp
-src/wire/message_blocks.cpp src/wire/messages_decoder.cpp
-src/wire/ollama_decoder.cpp src/wire/openai_codec.cpp src/wire/query.cpp src/wire/request_codec.cpp src/wire/response_ids.cpp src/wire/responses_decoder.cpp
-src/wire/stored_responses.cpp
+src/jinja/value_tests.cpp src/json/field_reader.cpp src/kv/disk/portable_state.cpp src/kv/catalog/record_check.cpp
+src/kv/catalog/record_rows.cpp src/kv/disk/session_file.cpp src/kv/disk/state_file.cpp src/llm/picture/clip_tokens.cpp src/llm/picture/diffusion_file.cpp
+src/llm/picture/diffusion_graph.cpp src/llm/file/gguf_header.cpp src/llm/picture/prompt_weights.cpp src/llm/file/safetensors_header.cpp src/llm/file/state_values.cpp
+src/wire/openai/embedding_codec.cpp src/wire/own/frame.cpp src/wire/generate_fields.cpp src/wire/image_fields.cpp
+src/wire/anthropic/message_blocks.cpp src/wire/anthropic/messages_decoder.cpp
+src/wire/ollama/ollama_decoder.cpp src/wire/openai/openai_codec.cpp src/wire/query.cpp src/wire/own/request_codec.cpp src/wire/openai/response_ids.cpp src/wire/openai/responses_decoder.cpp
+src/wire/openai/stored_responses.cpp
 """.split()
 
 

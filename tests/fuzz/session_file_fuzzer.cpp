@@ -8,9 +8,9 @@
 #include <span>
 
 #include "base/check.h"
-#include "kv/portable_state.h"
-#include "kv/session_file.h"
-#include "kv/state_file.h"
+#include "kv/disk/portable_state.h"
+#include "kv/disk/session_file.h"
+#include "kv/disk/state_file.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <xxhash.h>
 
 #include "base/check.h"
-#include "kv/state_file.h"
+#include "kv/disk/state_file.h"
 
 namespace {
 

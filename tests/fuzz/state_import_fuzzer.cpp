@@ -16,9 +16,9 @@
 
 #include "base/byte_reader.h"
 #include "base/check.h"
-#include "kv/portable_state.h"
-#include "kv/state_file.h"
-#include "llm/state_values.h"
+#include "kv/disk/portable_state.h"
+#include "kv/disk/state_file.h"
+#include "llm/file/state_values.h"
 
 namespace {
 

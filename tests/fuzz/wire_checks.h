@@ -15,7 +15,7 @@
 #include "core/sampling_fields.h"
 #include "json/field_reader.h"
 #include "wire/json_body.h"
-#include "wire/openai_codec.h"
+#include "wire/openai/openai_codec.h"
 
 namespace uma::fuzz {
 

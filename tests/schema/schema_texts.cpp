@@ -15,8 +15,8 @@
 #include "base/random.h"
 #include "grammar/grammar.h"
 #include "grammar/json_schema.h"
-#include "llm/sampler.h"
-#include "llm/token_constraint.h"
+#include "llm/sampling/sampler.h"
+#include "llm/sampling/token_constraint.h"
 #include "testing/fake_model.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "base/check.h"
-#include "kv/shared_limits.h"
+#include "kv/shared/shared_limits.h"
 
 namespace uma::sim {
 namespace {

@@ -15,10 +15,10 @@
 #include "base/clock.h"
 #include "base/move_only_function.h"
 #include "cluster_database.h"
-#include "core/task.h"
-#include "kv/catalog.h"
-#include "kv/catalog_calls.h"
-#include "kv/sql.h"
+#include "core/work/task.h"
+#include "kv/catalog/catalog.h"
+#include "kv/catalog/catalog_calls.h"
+#include "kv/catalog/sql.h"
 
 namespace uma::sim {
 

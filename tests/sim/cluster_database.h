@@ -18,8 +18,8 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "core/ids.h"
-#include "kv/catalog.h"
-#include "kv/sql.h"
+#include "kv/catalog/catalog.h"
+#include "kv/catalog/sql.h"
 #include "timeline.h"
 
 namespace uma::sim {

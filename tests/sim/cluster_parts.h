@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "cluster_sim.h"
-#include "core/work_pool.h"
+#include "core/work/work_pool.h"
 #include "engine/lane/lane.h"
 #include "engine/model/worker_source_test_support.h"
 #include "engine/router/router.h"

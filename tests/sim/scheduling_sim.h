@@ -20,10 +20,10 @@
 #include <vector>
 
 #include "base/random.h"
-#include "core/work_pool.h"
+#include "core/work/work_pool.h"
 #include "engine/model/worker_source_test_support.h"
 #include "engine/router/router.h"
-#include "kv/catalog.h"
+#include "kv/catalog/catalog.h"
 #include "kv/state_store.h"
 #include "machine.h"
 #include "sched/fair_share.h"

@@ -15,7 +15,7 @@
 #include "base/thrown.h"
 #include "grammar/grammar.h"
 #include "llm/adapters.h"
-#include "llm/token_constraint.h"
+#include "llm/sampling/token_constraint.h"
 
 namespace uma::sim {
 namespace {

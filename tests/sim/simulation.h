@@ -14,11 +14,11 @@
 
 #include "base/move_only_function.h"
 #include "base/random.h"
-#include "core/work_pool.h"
+#include "core/work/work_pool.h"
 #include "engine/lane/lane.h"
 #include "engine/model/worker_source_test_support.h"
 #include "engine/router/router.h"
-#include "kv/catalog.h"
+#include "kv/catalog/catalog.h"
 #include "kv/state_store.h"
 #include "testing/fake_cold_store.h"
 #include "testing/fake_model.h"

@@ -23,11 +23,11 @@
 #include <boost/json.hpp>
 
 #include "base/utf8.h"
-#include "chat/call_grammar.h"
-#include "chat/call_pattern.h"
+#include "chat/calls/call_grammar.h"
+#include "chat/calls/call_pattern.h"
 #include "chat/family.h"
-#include "chat/reply_parser.h"
-#include "chat/tool_format.h"
+#include "chat/reply/reply_parser.h"
+#include "chat/calls/tool_format.h"
 #include "grammar/grammar.h"
 #include "jinja/chat_template.h"
 #include "json_input.h"

@@ -17,8 +17,8 @@
 #include <gtest/gtest.h>
 
 #include "chat/chat.h"
-#include "chat/reply_parser.h"
-#include "chat/tool_format.h"
+#include "chat/reply/reply_parser.h"
+#include "chat/calls/tool_format.h"
 #include "testing/fake_model.h"
 
 namespace uma::chat {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "chat/reply_stream.h"
+#include "chat/reply/reply_stream.h"
 #include "core/event.h"
 #include "core/ids.h"
 #include "core/request.h"

@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/thrown.h"
 #include "base/trace.h"
-#include "engine/lane/lost_error.h"
+#include "engine/lane/run/lost_error.h"
 
 namespace uma::engine {
 namespace {

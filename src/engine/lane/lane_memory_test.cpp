@@ -14,7 +14,7 @@
 #include "base/random.h"
 #include "engine/lane/lane.h"
 #include "engine/model/load_workers.h"
-#include "llm/logits.h"
+#include "llm/sampling/logits.h"
 #include "testing/recording_sink.h"
 
 namespace uma::engine {

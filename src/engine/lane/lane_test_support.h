@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/lane/lane.h"
-#include "engine/lane/state_transfer.h"
+#include "engine/lane/move/state_transfer.h"
 #include "testing/fake_cold_store.h"
 #include "testing/fake_model.h"
 #include "testing/recording_sink.h"

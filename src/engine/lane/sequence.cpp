@@ -4,7 +4,7 @@
 #include <span>
 
 #include "base/check.h"
-#include "llm/token_constraint.h"
+#include "llm/sampling/token_constraint.h"
 
 namespace uma::engine {
 namespace {

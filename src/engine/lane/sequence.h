@@ -11,17 +11,17 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "chat/reply_stream.h"
+#include "chat/reply/reply_stream.h"
 #include "core/event.h"
 #include "core/ids.h"
 #include "engine/lane/generation_job.h"
 #include "engine/lane/lane_stats.h"
-#include "engine/lane/prefill_lane.h"
-#include "engine/lane/state_transfer.h"
+#include "engine/lane/run/prefill_lane.h"
+#include "engine/lane/move/state_transfer.h"
 #include "kv/snapshot.h"
 #include "kv/state_store.h"
-#include "llm/distribution.h"
-#include "llm/sampler.h"
+#include "llm/sampling/distribution.h"
+#include "llm/sampling/sampler.h"
 #include "sched/draft_control.h"
 #include "sched/ngram_drafter.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/endable_work.h"
 #include "base/sha256.h"
-#include "chat/call_grammar.h"
+#include "chat/calls/call_grammar.h"
 #include "grammar/json_pattern.h"
 #include "grammar/json_schema.h"
 

@@ -11,7 +11,7 @@
 
 #include "base/mutex.h"
 #include "chat/chat.h"
-#include "chat/tool_format.h"
+#include "chat/calls/tool_format.h"
 #include "core/error.h"
 #include "core/request.h"
 #include "grammar/grammar.h"

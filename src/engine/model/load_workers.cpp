@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "engine/lane/model_drafter.h"
+#include "engine/lane/plan/model_drafter.h"
 #include "llm/footprint.h"
 #include "llm/llama_model.h"
 

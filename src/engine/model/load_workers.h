@@ -13,9 +13,9 @@
 #include "core/model_defaults.h"
 #include "engine/model/worker_source.h"
 #include "llm/adapters.h"
-#include "llm/devices.h"
+#include "llm/device/devices.h"
 #include "llm/model.h"
-#include "llm/picture_model.h"
+#include "llm/picture/picture_model.h"
 
 namespace uma::engine {
 

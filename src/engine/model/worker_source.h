@@ -16,10 +16,10 @@
 #include "core/model_defaults.h"
 #include "core/service.h"
 #include "core/session_info.h"
-#include "engine/lane/kept_widths.h"
+#include "engine/lane/plan/kept_widths.h"
 #include "kv/state_store.h"
 #include "llm/model.h"
-#include "llm/picture_model.h"
+#include "llm/picture/picture_model.h"
 
 namespace uma::engine {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/thrown.h"
-#include "engine/lane/embed_lane.h"
+#include "engine/lane/run/embed_lane.h"
 #include "image/image_runs.h"
 #include "image/message_images.h"
 #include "llm/text_embedding.h"

@@ -10,8 +10,8 @@
 #include "core/embedding.h"
 #include "core/error.h"
 #include "core/ids.h"
-#include "core/reply.h"
-#include "core/task.h"
+#include "core/work/reply.h"
+#include "core/work/task.h"
 #include "engine/model/worker_source.h"
 #include "engine/router/router_parts.h"
 

@@ -15,9 +15,9 @@
 #include "engine/session/record_edits.h"
 #include "engine/session/record_input.h"
 #include "image/message_images.h"
-#include "llm/image_tokens.h"
-#include "llm/repetition_penalties.h"
-#include "wire/request_codec.h"
+#include "llm/media/image_tokens.h"
+#include "llm/sampling/repetition_penalties.h"
+#include "wire/own/request_codec.h"
 
 namespace uma::engine {
 namespace {

@@ -17,7 +17,7 @@
 #include "core/event.h"
 #include "core/ids.h"
 #include "core/request.h"
-#include "core/task.h"
+#include "core/work/task.h"
 #include "engine/lane/lane.h"
 #include "engine/model/grammar_cache.h"
 #include "engine/model/worker_source.h"

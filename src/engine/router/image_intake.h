@@ -18,7 +18,7 @@
 #include "core/limits.h"
 #include "core/request.h"
 #include "core/service.h"
-#include "core/task.h"
+#include "core/work/task.h"
 #include "engine/model/model_table.h"
 #include "image/image_encoder.h"
 #include "image/image_references.h"

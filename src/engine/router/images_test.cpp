@@ -13,8 +13,8 @@
 #include "engine/engine_test_support.h"
 #include "engine/router/image_intake.h"
 #include "image/message_images.h"
-#include "kv/session_file.h"
-#include "llm/image_tokens.h"
+#include "kv/disk/session_file.h"
+#include "llm/media/image_tokens.h"
 #include "testing/image_bytes.h"
 
 namespace uma::engine {

@@ -26,7 +26,7 @@
 #include "core/ids.h"
 #include "core/limits.h"
 #include "core/request.h"
-#include "core/task.h"
+#include "core/work/task.h"
 #include "engine/lane/lane.h"
 #include "engine/model/model_table.h"
 #include "engine/router/prompt_memory.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/thrown.h"
-#include "engine/lane/picture_lane.h"
+#include "engine/lane/run/picture_lane.h"
 #include "image/picture_reader.h"
 #include "image/png_writer.h"
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "core/error.h"
-#include "kv/shared_limits.h"
-#include "kv/shared_prefix.h"
+#include "kv/shared/shared_limits.h"
+#include "kv/shared/shared_prefix.h"
 
 namespace uma::engine {
 namespace {

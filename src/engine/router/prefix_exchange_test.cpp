@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/engine_test_support.h"
-#include "kv/shared_limits.h"
-#include "kv/shared_prefix.h"
+#include "kv/shared/shared_limits.h"
+#include "kv/shared/shared_prefix.h"
 #include "testing/fake_shared_store.h"
 
 namespace uma::engine {

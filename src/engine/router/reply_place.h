@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "core/request.h"
-#include "core/task.h"
+#include "core/work/task.h"
 #include "engine/router/router_parts.h"
 
 namespace uma::engine {

@@ -27,9 +27,9 @@
 #include "core/image_fetcher.h"
 #include "core/limits.h"
 #include "core/service.h"
-#include "core/task.h"
-#include "core/work_pool.h"
-#include "engine/lane/embed_lane.h"
+#include "core/work/task.h"
+#include "core/work/work_pool.h"
+#include "engine/lane/run/embed_lane.h"
 #include "engine/lane/lane.h"
 #include "engine/model/model_table.h"
 #include "engine/model/worker_source.h"
@@ -44,7 +44,7 @@
 #include "engine/router/session_transfer.h"
 #include "engine/router/text_conversions.h"
 #include "engine/session/session_table.h"
-#include "kv/catalog.h"
+#include "kv/catalog/catalog.h"
 #include "kv/state_store.h"
 
 namespace uma::engine {

@@ -3,8 +3,8 @@
 
 #include "base/clock.h"
 #include "core/limits.h"
-#include "core/task.h"
-#include "core/work_pool.h"
+#include "core/work/task.h"
+#include "core/work/work_pool.h"
 #include "engine/model/model_table.h"
 #include "engine/router/image_intake.h"
 #include "engine/router/in_flight.h"

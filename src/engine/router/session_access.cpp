@@ -6,7 +6,7 @@
 
 #include "engine/session/context_shift.h"
 #include "engine/session/record_edits.h"
-#include "llm/image_tokens.h"
+#include "llm/media/image_tokens.h"
 
 namespace uma::engine {
 

@@ -9,12 +9,12 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "core/session_info.h"
-#include "core/task.h"
+#include "core/work/task.h"
 #include "engine/model/model_table.h"
 #include "engine/model/worker_source.h"
 #include "engine/router/in_flight.h"
 #include "engine/session/session_table.h"
-#include "kv/catalog.h"
+#include "kv/catalog/catalog.h"
 #include "kv/state_store.h"
 
 namespace uma::engine {

@@ -10,7 +10,7 @@
 #include "engine/session/portable_session.h"
 #include "engine/session/record_edits.h"
 #include "engine/session/record_input.h"
-#include "wire/cache_diagnostics.h"
+#include "wire/own/cache_diagnostics.h"
 
 namespace uma::engine {
 namespace {

@@ -12,12 +12,12 @@
 #include "core/request.h"
 #include "core/service.h"
 #include "core/session_info.h"
-#include "core/task.h"
+#include "core/work/task.h"
 #include "engine/model/worker_source.h"
 #include "engine/router/router_parts.h"
 #include "engine/session/session_listing.h"
 #include "engine/session/session_table.h"
-#include "kv/catalog.h"
+#include "kv/catalog/catalog.h"
 
 namespace uma::engine {
 

@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "core/service.h"
-#include "core/task.h"
+#include "core/work/task.h"
 #include "engine/router/router_parts.h"
 #include "engine/router/session_commands.h"
 #include "engine/session/portable_session.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "engine/lane/lane.h"
-#include "kv/shared_limits.h"
+#include "kv/shared/shared_limits.h"
 
 namespace uma::engine {
 namespace {

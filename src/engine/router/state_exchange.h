@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "core/ids.h"
-#include "core/reply.h"
-#include "core/task.h"
+#include "core/work/reply.h"
+#include "core/work/task.h"
 #include "engine/router/session_access.h"
 #include "engine/session/session_table.h"
 #include "kv/state_store.h"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "kv/catalog.h"
+#include "kv/catalog/catalog.h"
 
 namespace uma::engine {
 

@@ -14,12 +14,12 @@
 #include "image/image_id.h"
 #include "image/image_runs.h"
 #include "image/message_images.h"
-#include "kv/portable_state.h"
-#include "kv/session_file.h"
+#include "kv/disk/portable_state.h"
+#include "kv/disk/session_file.h"
 #include "llm/detokenizer.h"
-#include "llm/image_tokens.h"
+#include "llm/media/image_tokens.h"
 #include "wire/generate_fields.h"
-#include "wire/metadata_fields.h"
+#include "wire/own/metadata_fields.h"
 
 namespace uma::engine {
 namespace {

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/session/record_input.h"
-#include "kv/record_check.h"
-#include "kv/session_file.h"
+#include "kv/catalog/record_check.h"
+#include "kv/disk/session_file.h"
 #include "testing/fake_model.h"
 
 namespace uma::engine {

@@ -12,7 +12,7 @@
 #include "core/receipt.h"
 #include "core/response.h"
 #include "core/service.h"
-#include "kv/catalog.h"
+#include "kv/catalog/catalog.h"
 
 namespace uma::engine {
 

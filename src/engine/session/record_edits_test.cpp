@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kv/record_check.h"
+#include "kv/catalog/record_check.h"
 
 namespace uma::engine {
 namespace {

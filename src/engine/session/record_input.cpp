@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "chat/infill.h"
-#include "llm/image_tokens.h"
+#include "llm/media/image_tokens.h"
 
 namespace uma::engine {
 namespace {

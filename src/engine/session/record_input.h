@@ -5,7 +5,7 @@
 #include "chat/chat.h"
 #include "core/error.h"
 #include "core/request.h"
-#include "kv/catalog.h"
+#include "kv/catalog/catalog.h"
 
 namespace uma::engine {
 

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kv/record_check.h"
+#include "kv/catalog/record_check.h"
 #include "testing/fake_model.h"
 
 namespace uma::engine {

@@ -11,7 +11,7 @@
 
 #include "core/ids.h"
 #include "core/session_info.h"
-#include "kv/catalog.h"
+#include "kv/catalog/catalog.h"
 
 namespace uma::engine {
 

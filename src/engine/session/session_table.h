@@ -36,11 +36,11 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "core/limits.h"
-#include "core/reply.h"
+#include "core/work/reply.h"
 #include "core/request.h"
-#include "core/task.h"
+#include "core/work/task.h"
 #include "engine/session/session_listing.h"
-#include "kv/catalog.h"
+#include "kv/catalog/catalog.h"
 
 namespace uma::engine {
 

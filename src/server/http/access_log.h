@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/clock.h"
-#include "base/unique_fd.h"
+#include "base/system/unique_fd.h"
 #include "core/agent.h"
 #include "core/error.h"
 

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "core/ids.h"
-#include "server/http/api_keys.h"
+#include "server/http/handlers/api_keys.h"
 
 namespace uma::server {
 

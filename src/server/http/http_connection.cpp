@@ -32,10 +32,10 @@
 #include "server/http/routes.h"
 #include "server/http/rules.h"
 #include "server/outbox.h"
-#include "wire/messages_encoder.h"
-#include "wire/ollama_encoder.h"
-#include "wire/ollama_models.h"
-#include "wire/openai_codec.h"
+#include "wire/anthropic/messages_encoder.h"
+#include "wire/ollama/ollama_encoder.h"
+#include "wire/ollama/ollama_models.h"
+#include "wire/openai/openai_codec.h"
 
 namespace uma::server {
 namespace {

@@ -8,16 +8,16 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/unique_fd.h"
+#include "base/system/unique_fd.h"
 #include "core/key_store.h"
 #include "core/limits.h"
 #include "core/model_library.h"
 #include "core/service.h"
-#include "server/http/api_keys.h"
-#include "server/http/page_files.h"
+#include "server/http/handlers/api_keys.h"
+#include "server/http/handlers/page_files.h"
 #include "server/live_feed.h"
 #include "server/server.h"
-#include "wire/administration.h"
+#include "wire/own/administration.h"
 
 namespace uma::server {
 

@@ -15,7 +15,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/unique_fd.h"
+#include "base/system/unique_fd.h"
 #include "server/http/http_server.h"
 #include "server/service_test_support.h"
 

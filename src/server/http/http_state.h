@@ -19,7 +19,7 @@
 #include "server/http/account.h"
 #include "server/http/http_server.h"
 #include "server/http/key_ring.h"
-#include "server/http/live_responses.h"
+#include "server/http/handlers/live_responses.h"
 #include "server/server_state.h"
 
 namespace uma::server {

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/thread_name.h"
+#include "base/system/thread_name.h"
 #include "base/thrown.h"
-#include "core/edit_file.h"
+#include "core/file/edit_file.h"
 
 namespace uma::server {
 namespace {

@@ -22,9 +22,9 @@
 #include "base/mutex.h"
 #include "core/error.h"
 #include "core/key_store.h"
-#include "core/reply.h"
+#include "core/work/reply.h"
 #include "server/http/account.h"
-#include "server/http/api_keys.h"
+#include "server/http/handlers/api_keys.h"
 
 namespace uma::server {
 

@@ -19,7 +19,7 @@
 
 #include "base/mutex.h"
 #include "core/error.h"
-#include "core/tenant_budget.h"
+#include "core/work/tenant_budget.h"
 
 namespace uma::server {
 

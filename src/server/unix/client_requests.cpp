@@ -10,9 +10,9 @@
 #include "base/trace.h"
 #include "core/limits.h"
 #include "server/server_state.h"
-#include "wire/event_codec.h"
-#include "wire/picture_codec.h"
-#include "wire/request_codec.h"
+#include "wire/own/event_codec.h"
+#include "wire/openai/picture_codec.h"
+#include "wire/own/request_codec.h"
 
 namespace uma::server {
 

@@ -16,11 +16,11 @@
 #include "base/published.h"
 #include "core/ids.h"
 #include "core/model_library.h"
-#include "core/portable_file.h"
+#include "core/file/portable_file.h"
 #include "core/service.h"
 #include "server/live_feed.h"
 #include "server/outbox.h"
-#include "wire/request.h"
+#include "wire/own/request.h"
 
 namespace uma::server {
 

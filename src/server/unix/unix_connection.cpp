@@ -15,8 +15,8 @@
 #include "base/thrown.h"
 #include "server/awaited_reply.h"
 #include "server/within.h"
-#include "wire/event_codec.h"
-#include "wire/request_codec.h"
+#include "wire/own/event_codec.h"
+#include "wire/own/request_codec.h"
 
 namespace uma::server {
 namespace {

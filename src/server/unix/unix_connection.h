@@ -24,7 +24,7 @@
 #include "server/unix/client_requests.h"
 #include "server/unix/unix_state.h"
 #include "server/wakeup.h"
-#include "wire/frame.h"
+#include "wire/own/frame.h"
 
 namespace uma::server {
 

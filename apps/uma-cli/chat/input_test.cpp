@@ -1,0 +1,133 @@
+// Prompts, lines and the history: what comes in.
+#include "uma-cli/chat/input.h"
+
+#include <array>
+#include <csignal>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <string_view>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "uma-cli/chat/history.h"
+#include "uma-cli/chat/line_reader.h"
+
+namespace uma::cli {
+namespace {
+
+// The reading end of a pipe that holds `bytes`; `is_open` leaves the writing end open, so that the input does not end.
+class PipeWith {
+ public:
+  explicit PipeWith(std::string_view bytes, bool is_open = false) {
+    EXPECT_EQ(pipe2(ends_.data(), O_CLOEXEC), 0);
+    EXPECT_EQ(write(ends_[1], bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+    if (!is_open) close(std::exchange(ends_[1], -1));
+  }
+  ~PipeWith() {
+    close(ends_[0]);
+    if (ends_[1] >= 0) close(ends_[1]);
+  }
+  PipeWith(const PipeWith&) = delete;
+  PipeWith& operator=(const PipeWith&) = delete;
+  [[nodiscard]] int fd() const { return ends_[0]; }
+
+ private:
+  std::array<int, 2> ends_{};
+};
+
+TEST(ReadPrompt, TakesEverythingButOneNewlineAtTheEnd) {
+  Interrupts interrupts;
+  EXPECT_EQ(read_prompt(PipeWith("two\nlines\n").fd(), false, interrupts).value(), "two\nlines");
+  EXPECT_EQ(read_prompt(PipeWith("a\n\n").fd(), false, interrupts).value(), "a\n");
+  EXPECT_EQ(read_prompt(PipeWith("").fd(), false, interrupts).value(), "");
+}
+
+TEST(ReadPrompt, RefusesWhatTheProtocolCannotCarry) {
+  Interrupts interrupts;
+  EXPECT_EQ(read_prompt(PipeWith("caf\xe9").fd(), false, interrupts).error().exit_code, ExitCode::usage);
+  EXPECT_EQ(read_prompt(PipeWith(std::string_view("a\0b", 3)).fd(), false, interrupts).error().exit_code, ExitCode::usage);
+}
+
+TEST(ReadPrompt, EndsAtCtrlC) {
+  Interrupts interrupts;
+  const PipeWith endless("begun", true);
+  raise(SIGINT);
+  EXPECT_EQ(read_prompt(endless.fd(), false, interrupts).error().exit_code, ExitCode::interrupted);
+}
+
+TEST(IsPiped, IsTrueForPipesAndFilesOnly) {
+  EXPECT_TRUE(is_piped(PipeWith("").fd()));
+  const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  EXPECT_FALSE(is_piped(null));
+  close(null);
+  EXPECT_FALSE(is_piped(-1));
+}
+
+TEST(PlainLines, SplitsAtNewlinesAndKeepsALastLineWithoutOne) {
+  Interrupts interrupts;
+  const PipeWith input("one\n\nlast");
+  auto lines = read_lines_from(input.fd(), interrupts);
+  EXPECT_EQ(lines->read("> ").text, "one");
+  EXPECT_EQ(lines->read("> ").text, "");
+  EXPECT_EQ(lines->read("> ").text, "last");
+  EXPECT_EQ(lines->read("> ").end, LineEnd::end_of_input);
+}
+
+TEST(PlainLines, SaysWhichSignalEndedTheWait) {
+  Interrupts interrupts;
+  const PipeWith endless("", true);
+  auto lines = read_lines_from(endless.fd(), interrupts);
+  raise(SIGINT);
+  EXPECT_EQ(lines->read("> ").end, LineEnd::interrupted);
+  raise(SIGTERM);
+  EXPECT_EQ(lines->read("> ").end, LineEnd::leave);
+}
+
+class HistoryTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_NE(mkdtemp(folder_.data()), nullptr); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string folder_ = "/tmp/uma_cli_test.XXXXXX";
+};
+
+TEST_F(HistoryTest, KeepsLinesForTheNextRunWhereOnlyTheUserReadsThem) {
+  const std::string path = folder_ + "/state/uma/history";
+  append_history(path, "one");
+  append_history(path, "two");
+  EXPECT_EQ(load_history(path), (std::vector<std::string>{"one", "two"}));
+  struct stat status{};
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  ASSERT_EQ(stat((folder_ + "/state").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700u);
+}
+
+TEST_F(HistoryTest, IsEmptyWhereThereIsNoneAndWhereItCannotBeWritten) {
+  EXPECT_TRUE(load_history(folder_ + "/missing").empty());
+  append_history("/dev/null/uma/history", "lost");
+  append_history("", "lost");
+  EXPECT_TRUE(load_history("/dev/null/uma/history").empty());
+}
+
+TEST_F(HistoryTest, KeepsTheLastLinesAndShortensAFileThatGrew) {
+  const std::string path = folder_ + "/history";
+  {
+    std::ofstream file(path);
+    for (std::size_t i = 0; i < 5 * kHistoryLinesMax; ++i) file << i << '\n';
+  }
+  const auto lines = load_history(path);
+  ASSERT_EQ(lines.size(), kHistoryLinesMax);
+  EXPECT_EQ(lines.back(), std::to_string(5 * kHistoryLinesMax - 1));
+  std::ifstream file(path);
+  std::string first;
+  ASSERT_TRUE(std::getline(file, first));
+  EXPECT_EQ(first, lines.front());
+}
+
+}  // namespace
+}  // namespace uma::cli

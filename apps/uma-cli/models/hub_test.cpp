@@ -1,0 +1,96 @@
+#include "uma-cli/models/hub.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace uma::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::vector<HubFile> files(std::initializer_list<const char*> paths) {
+  std::vector<HubFile> list;
+  for (const char* path : paths) list.push_back({.path = path, .size = 1024, .sha256 = ""});
+  return list;
+}
+
+std::string chosen(const std::vector<HubFile>& list, const char* pick) {
+  auto file = choose_file(list, {.repo = "a/b", .pick = pick});
+  return file ? file->path : "refused: " + file.error().message;
+}
+
+TEST(Hub, AsksForAddressesThatNamesCannotBreak) {
+  const HubName name{.repo = "a/b", .pick = "", .revision = "refs/pr/1"};
+  EXPECT_EQ(listing_url("https://hub", name), "https://hub/api/models/a/b/tree/refs%2Fpr%2F1?recursive=true");
+  EXPECT_EQ(file_url("https://hub", name, "sub/x y?.gguf"), "https://hub/a/b/resolve/refs%2Fpr%2F1/sub/x%20y%3F.gguf");
+}
+
+TEST(Hub, ReadsItsListing) {
+  const std::string sum(64, 'A');
+  const auto list = parse_listing(R"([{"type":"directory","path":"d"},
+      {"type":"file","path":"a.gguf","size":5,"lfs":{"oid":")" +
+                                  sum + R"("}},
+      {"type":"file","path":"b.gguf","size":-1,"lfs":{"oid":"short"}}, 7, {"size":3}])");
+  ASSERT_EQ(list->size(), 2u);
+  EXPECT_EQ((*list)[0].path, "a.gguf");
+  EXPECT_EQ((*list)[0].size, 5u);
+  EXPECT_EQ((*list)[0].sha256, std::string(64, 'a'));
+  EXPECT_EQ((*list)[1].size, std::nullopt);
+  EXPECT_EQ((*list)[1].sha256, "");
+  EXPECT_FALSE(parse_listing("{}").has_value());
+  EXPECT_FALSE(parse_listing("<html>").has_value());
+}
+
+TEST(Hub, FollowsItsPages) {
+  EXPECT_EQ(next_page(R"(<https://hub/1>; rel="prev", <https://hub/3?a=b>; rel="next")"), "https://hub/3?a=b");
+  EXPECT_EQ(next_page(R"(<https://hub/1>; rel="prev")"), "");
+  EXPECT_EQ(next_page("<<<"), "");
+  EXPECT_EQ(next_page(""), "");
+}
+
+TEST(ChooseFile, TakesTheOnlyModelOrTheUsualQuant) {
+  EXPECT_EQ(chosen(files({"README.md", "m.gguf", "mmproj-m-f16.gguf"}), ""), "m.gguf");
+  EXPECT_EQ(chosen(files({"m-Q4_K_M.gguf", "m-Q8_0.gguf"}), ""), "m-Q4_K_M.gguf");
+  EXPECT_THAT(chosen(files({"m-Q8_0.gguf", "m-F16.gguf"}), ""),
+              AllOf(HasSubstr("several models"), HasSubstr("  m-F16.gguf   1.0 KiB")));
+  EXPECT_THAT(chosen(files({"README.md"}), ""), HasSubstr("no model"));
+}
+
+TEST(ChooseFile, TakesAQuantAsAWholeWordInEitherCase) {
+  const auto list =
+      files({"m.Q4_0.gguf", "m.Q4_0_4_4.gguf", "m.IQ4_XS.gguf", "m.Q5_K_M.gguf", "m.Q5_K_S.gguf", "mmproj-Q8_0.gguf"});
+  EXPECT_EQ(chosen(list, "q4_0"), "m.Q4_0.gguf");
+  EXPECT_EQ(chosen(list, "q4_0_4_4"), "m.Q4_0_4_4.gguf");
+  EXPECT_EQ(chosen(list, "iq4_xs"), "m.IQ4_XS.gguf");
+  EXPECT_THAT(chosen(list, "q4_xs"), HasSubstr("no models of a/b match"));
+  EXPECT_THAT(chosen(list, "q8_0"), HasSubstr("no models"));
+  EXPECT_THAT(chosen(list, "q5_k"), AllOf(HasSubstr("several models"), HasSubstr("Q5_K_M"), Not(HasSubstr("Q4_0"))));
+}
+
+TEST(ChooseFile, TakesAnExactNameBeforeAnything) {
+  const auto list = files({"a/m-q8_0.gguf", "b/m-q8_0.gguf", "mmproj-m.gguf"});
+  EXPECT_EQ(chosen(list, "b/m-q8_0.gguf"), "b/m-q8_0.gguf");
+  EXPECT_EQ(chosen(list, "mmproj-m.gguf"), "mmproj-m.gguf");
+  const auto pictures = files({"model_index.json", "sd.safetensors", "unet/part.safetensors"});
+  EXPECT_EQ(chosen(pictures, "sd.safetensors"), "sd.safetensors");
+  EXPECT_EQ(chosen(pictures, "unet/part.safetensors"), "unet/part.safetensors");
+  EXPECT_THAT(chosen(pictures, ""), HasSubstr("a safetensors file of Stable Diffusion by its whole name"));
+  EXPECT_THAT(chosen(list, "m-q8_0.gguf"), HasSubstr("several models"));
+}
+
+TEST(ChooseFile, RefusesASplitModel) {
+  const auto list = files({"m-q8_0-00001-of-00002.gguf", "m-q8_0-00002-of-00002.gguf", "m-q2_k.gguf"});
+  EXPECT_EQ(chosen(list, ""), "m-q2_k.gguf");
+  EXPECT_THAT(chosen(list, "q8_0"), HasSubstr("split over several files"));
+  EXPECT_THAT(chosen(list, "m-q8_0-00001-of-00002.gguf"), HasSubstr("split over several files"));
+  EXPECT_THAT(chosen(files({"m-00001-of-00002.gguf", "m-00002-of-00002.gguf"}), ""), HasSubstr("split over several files"));
+}
+
+TEST(ChooseFile, ListsChoicesSafely) {
+  EXPECT_THAT(chosen(files({"x\x1b[2J-q8_0.gguf", "y.gguf"}), ""), Not(HasSubstr("\x1b")));
+}
+
+}  // namespace
+}  // namespace uma::cli

@@ -1,9 +1,0 @@
-#include "umad/confine.h"
-
-namespace uma::umad {
-
-bool confine() {
-  return true;
-}
-
-}  // namespace uma::umad

@@ -1,9 +1,0 @@
-#include "base/boot_id.h"
-
-namespace uma {
-
-std::string boot_id() {
-  return "";
-}
-
-}  // namespace uma

@@ -1,0 +1,34 @@
+// Offloads long prompts to the prefill lane and takes them back (docs/decisions/0011). Owned by the lane's thread.
+#pragma once
+
+#include "engine/lane/run/batch_runner.h"
+#include "engine/lane/lane_parts.h"
+#include "engine/lane/move/preemption.h"
+#include "engine/lane/plan/tick_planner.h"
+
+namespace uma::engine {
+
+class PrefillOffload {
+ public:
+  PrefillOffload(const LaneParts& parts, TickPlanner& planner, Preemption& preemption, BatchRunner& runner)
+      : parts_(parts), planner_(planner), preemption_(preemption), runner_(runner) {}
+
+  // Offloads the prompts among the planner's views that would delay the streams beside them, or, if there are no streams, later
+  // requests; but not prompts whose state takes as long to move. A prompt with cached tokens leaves when its slot is saved.
+  void offload_long_prompts();
+  // Takes a report of the prefill lane about a part of a prompt or its end.
+  void accept(PrefillReport report);
+
+ private:
+  [[nodiscard]] bool is_long(const sched::SequenceView& view, double stay_ms) const;
+  [[nodiscard]] std::int32_t end_of_offload(const Sequence& sequence, std::int32_t cells) const;
+  [[nodiscard]] bool offload(Sequence& sequence);
+  void accept_prompt(Sequence& sequence, PrefillReport report);
+
+  const LaneParts& parts_;
+  TickPlanner& planner_;
+  Preemption& preemption_;
+  BatchRunner& runner_;
+};
+
+}  // namespace uma::engine

@@ -1,0 +1,303 @@
+#include "engine/lane/move/slot_eviction.h"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "base/thrown.h"
+#include "base/trace.h"
+#include "engine/lane/move/state_transfer.h"
+#include "kv/tier_policy.h"
+
+namespace uma::engine {
+namespace {
+
+constexpr TraceKind kStoreSpan{.name = "store", .numbers = {"tokens"}};
+
+// Tokens without a session that are always stored: agents send their whole history with every turn.
+constexpr std::int32_t kWorthAPause = 2048;
+constexpr double kWaitMaxMs = 2000;  // How long a request waits until a state is saved, or another one is written to disk.
+
+}  // namespace
+
+bool SlotEviction::is_worth_storing(const Slot& slot) const {
+  if (parts_.context.is_lost()) return false;
+  if (slot.is_ephemeral || slot.was_moved() || parts_.families.of(slot.adapters) == 0) return false;
+  if (size_of(slot.tokens) < parts_.options.stored_tokens_min) return false;
+  return !slot.owner.session.empty() || size_of(slot.tokens) >= kWorthAPause || is_worth_the_wait(slot);
+}
+
+// In a burst of prompts every one waits for all states that are stored before it; so do streams where a state has no pieces.
+// Another tenant counts as one, so that its burst does not cost this one its states.
+bool SlotEviction::is_worth_the_wait(const Slot& slot) const {
+  const bool streams_wait = !parts_.shape().knows_pieces();
+  std::size_t waiting = 0;
+  std::set<std::string_view> others;
+  for (const SequencePtr& each : parts_.sequences) {
+    if (!each->is_waiting() && !(streams_wait && each->is_running() && each->generated() > 0)) continue;
+    const std::string& tenant = each->job.flow.tenant;
+    if (tenant == slot.owner.tenant.value || others.insert(tenant).second) ++waiting;
+  }
+  const std::uint64_t bytes = slot.tokens.size() * parts_.shape().kv_bytes_per_token;
+  const std::int32_t tokens = size_of(slot.tokens);
+  return kv::is_worth_the_wait(waiting, parts_.transfer.save_ms(bytes),
+                               tokens == 0 ? 0 : parts_.step_model.prefill_ms(tokens, 0));
+}
+
+// No other state is evicted from memory for a state without a session.
+std::optional<ByteBudget::Share> SlotEviction::reserve(std::size_t index, kv::GiveWay how) {
+  give_up_store();
+  const std::uint64_t bytes = state_reservation_bytes(parts_.context, static_cast<std::int32_t>(index));
+  const bool is_of_session = !parts_.slots[index].owner.session.empty();
+  return is_of_session ? parts_.options.store->make_room(bytes, how) : parts_.pool.reserve(bytes);
+}
+
+void SlotEviction::store(std::size_t index) {
+  if (!is_worth_storing(parts_.slots[index])) return;
+  if (auto reserved = reserve(index, kv::GiveWay::at_once)) {
+    store(index, std::move(*reserved));
+  } else {
+    report_not_stored(index);
+  }
+}
+
+void SlotEviction::store(std::size_t index, ByteBudget::Share reserved) {
+  const Slot& slot = parts_.slots[index];
+  const TimePoint began = parts_.clock.now();
+  auto snapshot = save_sequence(parts_.context, static_cast<std::int32_t>(index), slot.tokens, slot.adapters, parts_.pool,
+                                std::move(reserved));
+  if (!snapshot) {
+    log_warning("session {}: its state could not be saved and will be computed again: {}", log_name(slot.owner.session),
+                snapshot.error().message);
+    return;
+  }
+  const kv::Keep keep = parts_.keep_of(size_of(slot.tokens), snapshot->bytes());
+  parts_.options.store->put(slot.owner, std::move(*snapshot), keep);
+  const TimePoint ended = parts_.clock.now();
+  record_span(kStoreSpan, began, ended, {static_cast<std::int64_t>(slot.tokens.size())});
+  const double ms = to_ms(ended - began);
+  parts_.transfer.observe_save(slot.tokens.size() * parts_.shape().kv_bytes_per_token, ms);
+  log_debug("lane {}: stored {} tokens of slot {} in {:.1f} ms", parts_.options.index, slot.tokens.size(), index, ms);
+  parts_.stats.save.record_ms(ms);
+}
+
+void SlotEviction::report_not_stored(std::size_t index) {
+  const Slot& slot = parts_.slots[index];
+  if (slot.owner.session.empty()) return;
+  log_warning("session {}: there is no memory for the state of its {} tokens, so they will be computed again",
+              slot.owner.session.value, slot.tokens.size());
+  parts_.options.store->note_dropped();
+}
+
+bool SlotEviction::store_by_disk(std::size_t index) {
+  const Slot& slot = parts_.slots[index];
+  if (slot.owner.session.empty() || !is_worth_storing(slot)) {
+    store(index);
+    return true;
+  }
+  if (auto reserved = reserve(index, kv::GiveWay::by_disk)) {
+    store(index, std::move(*reserved));
+    return true;
+  }
+  const TimePoint now = parts_.clock.now();
+  const bool may_fit = state_reservation_bytes(parts_.context, static_cast<std::int32_t>(index)) <= parts_.pool.bytes_max();
+  if (wanted_since_ == kNever) wanted_since_ = now;
+  is_waiting_ = may_fit && now < wanted_since_ + from_ms(kWaitMaxMs);
+  if (!is_waiting_) report_not_stored(index);
+  return !is_waiting_;
+}
+
+kv::StateView SlotEviction::view_of(std::size_t index) const {
+  const Slot& slot = parts_.slots[index];
+  return {.id = index,
+          .bytes = slot.tokens.size() * parts_.shape().kv_bytes_per_token,
+          .tokens_count = slot.tokens.size(),
+          .uses = slot.uses,
+          .idle_s = to_ms(parts_.clock.now() - std::max(slot.last_used, slot.kept_at)) / 1000,
+          .pause_s = slot.pause_s,
+          .is_over_share = is_over_share(slot.owner.tenant)};
+}
+
+// Whether the tenant has more slots than an equal part of them, so that no tenant's names and uses cost another one its own.
+bool SlotEviction::is_over_share(const TenantId& tenant) const {
+  std::set<std::string_view> tenants;
+  std::size_t used = 0;
+  std::size_t own = 0;
+  for (const Slot& slot : parts_.slots) {
+    if (slot.is_empty()) continue;
+    tenants.insert(slot.owner.tenant.value);
+    ++used;
+    own += slot.owner.tenant == tenant ? 1 : 0;
+  }
+  return own * tenants.size() > used;
+}
+
+// The idle slot that is least valuable among those that `may_go` allows.
+std::optional<std::size_t> SlotEviction::least_valuable(const std::function<bool(std::size_t)>& may_go) const {
+  std::vector<kv::StateView> idle;
+  for (std::size_t i = 0; i < parts_.slots.size(); ++i) {
+    const Slot& slot = parts_.slots[i];
+    if (!slot.is_running && !slot.is_empty() && may_go(i)) idle.push_back(view_of(i));
+  }
+  const kv::StateView* least = kv::least_valuable(idle, parts_.options.eviction);
+  return least == nullptr ? std::nullopt : std::optional<std::size_t>(least->id);
+}
+
+bool SlotEviction::evict_idle(kv::GiveWay how, std::span<const std::size_t> except) {
+  const auto index = least_valuable([&](std::size_t i) { return !std::ranges::contains(except, i); });
+  return index && evict(*index, how);
+}
+
+std::optional<std::size_t> SlotEviction::find_idle(std::size_t tokens) const {
+  if (parts_.options.store == nullptr) return std::nullopt;
+  return least_valuable([&](std::size_t i) {
+    const Slot& slot = parts_.slots[i];
+    return slot.tokens.size() > tokens && parts_.slots.tokens_alone(i) > tokens && is_worth_storing(slot);
+  });
+}
+
+bool SlotEviction::begin_store(std::size_t index) {
+  return begin_saving(index);
+}
+
+void SlotEviction::begin_copy(std::size_t index, MoveOnlyFunction<void()> then) {
+  if (storing_ && storing_->slot == index && storing_->then) {
+    storing_->then = [first = std::move(storing_->then), second = std::move(then)]() mutable {
+      run_noting(first);
+      second();
+    };
+    return;
+  }
+  if (parts_.options.store == nullptr || !is_worth_storing(parts_.slots[index]) || !begin_saving(index)) return then();
+  storing_->then = std::move(then);
+}
+
+bool SlotEviction::begin_saving(std::size_t index) {
+  const Slot& slot = parts_.slots[index];
+  const std::uint64_t bytes = state_reservation_bytes(parts_.context, static_cast<std::int32_t>(index));
+  if (!parts_.options.store->has_place_for(slot.owner.tenant, bytes, parts_.keep_of(size_of(slot.tokens), bytes))) return false;
+  auto reserved = reserve(index, kv::GiveWay::by_disk);
+  if (!reserved) return false;
+  storing_ = Storing{.slot = index,
+                     .uses = slot.uses,
+                     .last_used = slot.last_used,
+                     .session = slot.owner.session,
+                     .save = SequenceSave(parts_.context, slot.tokens, slot.adapters, std::move(*reserved))};
+  return true;
+}
+
+void SlotEviction::continue_store(TimePoint until) {
+  if (!is_same(*storing_)) return give_up_store();
+  const std::size_t index = storing_->slot;
+  const Slot& slot = parts_.slots[index];
+  if (const auto saved = parts_.save_pieces(storing_->save, index, until); !saved) {
+    log_warning("lane {}: the idle slot {} stays in the context: {}", parts_.options.index, index, saved.error().message);
+    pieces_failed_ = true;
+    return give_up_store();
+  }
+  if (!storing_->save.is_complete()) return;
+  log_debug("lane {}: {} tokens of the idle slot {} are in the store", parts_.options.index, slot.tokens.size(), index);
+  kv::Snapshot snapshot = storing_->save.take(parts_.pool);
+  MoveOnlyFunction<void()> then = std::move(storing_->then);
+  storing_.reset();
+  const kv::Keep keep = parts_.keep_of(size_of(slot.tokens), snapshot.bytes());
+  parts_.options.store->put(slot.owner, std::move(snapshot), keep);
+  if (then) return then();
+  parts_.slots.clear(index);
+  end_wait();
+  parts_.stats.idle_stored_total.add();
+}
+
+void SlotEviction::give_up_store() {
+  if (!storing_) return;
+  (void)storing_->save.give_up(parts_.pool);
+  MoveOnlyFunction<void()> then = std::move(storing_->then);
+  storing_.reset();
+  if (then) run_noting(then);
+}
+
+std::optional<std::size_t> SlotEviction::least_valuable_slot(std::size_t reused, std::size_t kept) const {
+  std::vector<kv::StateView> idle;
+  for (std::size_t i = 0; i < parts_.slots.size(); ++i) {
+    if (parts_.slots[i].is_running || parts_.slots[i].is_empty()) continue;
+    kv::StateView& view = idle.emplace_back(view_of(i));
+    view.bytes = 1;  // Every slot is one slot.
+    if (i == reused && parts_.slots[i].owner.session.empty()) view.tokens_count -= std::min(kept, view.tokens_count);
+  }
+  const kv::StateView* least = kv::least_valuable(idle, parts_.options.eviction);
+  return least == nullptr ? std::nullopt : std::optional<std::size_t>(least->id);
+}
+
+bool SlotEviction::is_same(const Storing& storing) const {
+  const Slot& slot = parts_.slots[storing.slot];
+  return !slot.is_running && slot.uses == storing.uses && slot.last_used == storing.last_used &&
+         slot.owner.session == storing.session && slot.tokens.size() == storing.save.tokens_count();
+}
+
+bool SlotEviction::is_saving(std::size_t index) const {
+  return storing_ && storing_->slot == index && !storing_->then && is_same(*storing_);
+}
+
+// Interactive streams do not wait for a whole state: it is saved piece by piece before its slot is freed.
+bool SlotEviction::waits_for_pieces(std::size_t index) {
+  const bool may_begin = !pieces_failed_ && parts_.shape().knows_pieces() && parts_.sequences.someone_streams();
+  if (!is_saving(index) && !(may_begin && is_worth_storing(parts_.slots[index]) && begin_saving(index))) return false;
+  if (wanted_since_ == kNever) wanted_since_ = parts_.clock.now();
+  is_waiting_ = true;
+  return true;
+}
+
+bool SlotEviction::evict(std::size_t index, kv::GiveWay how) {
+  const bool is_over_time = wanted_since_ != kNever && parts_.clock.now() >= wanted_since_ + from_ms(kWaitMaxMs);
+  if (how == kv::GiveWay::by_disk && is_over_time && is_saving(index)) {
+    continue_store(kNever);
+    if (parts_.slots[index].is_empty()) return true;
+  }
+  if (how == kv::GiveWay::at_once) {
+    store(index);
+  } else if (!is_over_time && waits_for_pieces(index)) {
+    return false;
+  } else if (!store_by_disk(index)) {
+    return false;
+  }
+  parts_.slots.clear(index);
+  return true;
+}
+
+void SlotEviction::leave(const Sequence& sequence) {
+  const Slot& slot = parts_.slot_of(sequence);
+  parts_.slots.release(sequence.slot, parts_.clock.now());
+  const LaneOptions& options = parts_.options;
+  if (options.store != nullptr && options.store->write_within() > Duration(0)) {
+    // Half of the time is for the disk.
+    parts_.slots.set_write_at(sequence.slot, std::min(slot.write_at, parts_.clock.now() + options.store->write_within() / 2));
+  }
+  const bool stays = options.store != nullptr && !slot.is_ephemeral && !options.is_reproducible;
+  if (sequence.job.session.empty() && !stays) {
+    parts_.slots.clear(sequence.slot);
+  } else if (!parts_.shape().can_truncate) {
+    store(sequence.slot);
+  }
+}
+
+void SlotEviction::store_all() {
+  for (std::size_t i = 0; i < parts_.slots.size(); ++i) {
+    if (parts_.slots[i].is_empty()) continue;
+    if (is_worth_storing(parts_.slots[i])) {
+      auto reserved = reserve(i, kv::GiveWay::by_disk);
+      const auto has_come = [&] { return reserved || (reserved = reserve(i, kv::GiveWay::by_disk)); };
+      if (!reserved && parts_.options.wait_for_disk) parts_.options.wait_for_disk(has_come);
+      if (reserved) {
+        store(i, std::move(*reserved));
+      } else {
+        report_not_stored(i);
+      }
+    }
+    parts_.slots.clear(i);
+  }
+}
+
+}  // namespace uma::engine

@@ -1,0 +1,96 @@
+// Moves states out of the context: stores the states of slots, and chooses the idle slot to evict for a request. Owned by the
+// lane's thread.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+
+#include "base/clock.h"
+#include "base/move_only_function.h"
+#include "core/ids.h"
+#include "engine/lane/lane_parts.h"
+#include "engine/lane/move/state_transfer.h"
+#include "kv/state_store.h"
+
+namespace uma::engine {
+
+class SlotEviction {
+ public:
+  explicit SlotEviction(const LaneParts& parts) : parts_(parts) {}
+
+  // Copies the slot's state to the store, if it is worth storing and memory is free.
+  void store(std::size_t index);
+  // Copies the slot's state to the store for a request that needs the slot: the request waits while other states are written to
+  // disk to free memory. False: it has to wait. After a limit the state is dropped.
+  [[nodiscard]] bool store_by_disk(std::size_t index);
+  // Frees the cells of the idle slot whose tokens are worth least for their size, and which is not in `except`. False: there is
+  // none, or its state has to wait.
+  [[nodiscard]] bool evict_idle(kv::GiveWay how, std::span<const std::size_t> except = {});
+  // The idle slot with which least is lost. The first `kept` tokens of slot `reused` are not lost, unless it is a session's.
+  [[nodiscard]] std::optional<std::size_t> least_valuable_slot(std::size_t reused, std::size_t kept) const;
+  // Frees an idle slot. False: its state has to wait, for memory, or since it is saved piece by piece beside streams.
+  [[nodiscard]] bool evict(std::size_t index, kv::GiveWay how);
+  // The idle slot with which least is lost, among those with more than `tokens` tokens that are worth storing and are not
+  // shared. Nullopt: there is none.
+  [[nodiscard]] std::optional<std::size_t> find_idle(std::size_t tokens) const;
+  // Begins to store the state of an idle slot piece by piece. False: memory or the store have no place for it now.
+  [[nodiscard]] bool begin_store(std::size_t index);
+  // Begins to copy the state of an idle slot to the store piece by piece, and calls `then` when that has ended, in whatever
+  // way. A copy in progress of the same slot goes on for both.
+  void begin_copy(std::size_t index, MoveOnlyFunction<void()> then);
+  [[nodiscard]] bool is_storing() const { return storing_.has_value(); }
+  [[nodiscard]] bool is_copying() const { return storing_ && storing_->then; }
+  // Saves at least one piece. After the last one the slot is freed, unless it is a copy. Gives up if the slot was used
+  // meanwhile.
+  void continue_store(TimePoint until);
+  // Gives up, and returns the memory. Every other state that leaves the context goes first.
+  void give_up_store();
+  // The sequence has ended. A session keeps its slot for its next turn; the tokens of a one-shot request stay while they may be
+  // the prefix of another request. A state that cannot be cut is also stored at the end of each turn, as a checkpoint.
+  void leave(const Sequence& sequence);
+  // The lane ends: stores all states that are worth it, and waits for memory as in LaneOptions::wait_for_disk.
+  void store_all();
+
+  // The next request waits until a state is saved, or another one is written to disk.
+  [[nodiscard]] bool is_waiting() const { return is_waiting_; }
+  // Called when admission begins, and when it has placed a request or ended.
+  void begin_admission() { is_waiting_ = false; }
+  void end_wait() {
+    wanted_since_ = kNever;
+    pieces_failed_ = false;
+  }
+
+ private:
+  // An idle slot whose state is being stored, as it was when that began.
+  struct Storing {
+    std::size_t slot = 0;
+    std::uint32_t uses = 0;
+    TimePoint last_used{};
+    SessionId session;
+    SequenceSave save;
+    MoveOnlyFunction<void()> then = nullptr;  // Set: it is a copy, and the slot stays.
+  };
+
+  [[nodiscard]] std::optional<std::size_t> least_valuable(const std::function<bool(std::size_t)>& may_go) const;
+  [[nodiscard]] kv::StateView view_of(std::size_t index) const;
+  [[nodiscard]] bool is_over_share(const TenantId& tenant) const;
+  [[nodiscard]] bool is_worth_storing(const Slot& slot) const;
+  [[nodiscard]] bool is_worth_the_wait(const Slot& slot) const;
+  [[nodiscard]] std::optional<ByteBudget::Share> reserve(std::size_t index, kv::GiveWay how);
+  void store(std::size_t index, ByteBudget::Share reserved);
+  void report_not_stored(std::size_t index);
+  [[nodiscard]] bool begin_saving(std::size_t index);
+  [[nodiscard]] bool is_same(const Storing& storing) const;
+  [[nodiscard]] bool is_saving(std::size_t index) const;
+  [[nodiscard]] bool waits_for_pieces(std::size_t index);
+
+  const LaneParts& parts_;
+  std::optional<Storing> storing_;
+  bool is_waiting_ = false;
+  TimePoint wanted_since_ = kNever;  // When the wait began.
+  bool pieces_failed_ = false;       // During the wait a state could not be saved; the next one is saved as a whole.
+};
+
+}  // namespace uma::engine
