@@ -44,7 +44,7 @@ void WorkPool::add(TenantId tenant, Kind kind, std::size_t bytes, Job job) {
 void WorkPool::wake() {
   if (closed_) return wake_all();
   for (const Threads threads : {Threads::texts, Threads::files, Threads::patient, Threads::all}) wake(threads);
-  // What waits for a patient thread may be for those for texts after a while, which one of them watches.
+  // A job that waits for a patient thread may be one for texts after a while, for which one of their threads watches.
   if (patient_ == kPatientMax || has_job(Threads::patient)) ready_[static_cast<std::size_t>(Threads::texts)].notify_one();
 }
 
