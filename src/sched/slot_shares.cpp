@@ -73,12 +73,9 @@ std::size_t SlotShares::slots_left(const std::string& tenant, const Uses& uses, 
     if (name == tenant) continue;
     const Use use = use_of(name);
     const std::size_t has = use.running + use.stuck;
-    const std::size_t peak = other.peak_lately(now);
-    const std::size_t wanted = std::max(peak, has + use.ready);
-    std::size_t missing = excess(std::min(wanted, least), has);
-    // The remainder of the division is kept from those who had their part of it, and not for those who wait for it: FairShare
-    // decides who gets it.
-    if (own >= most) missing = std::max(missing, excess(std::min(peak, most), has + use.ready));
+    const std::size_t wanted = std::max(other.peak_lately(now), has + use.ready);
+    // The remainder of the division is kept only from those who have their part of it.
+    const std::size_t missing = excess(std::min(wanted, own < most ? least : most), has);
     const std::size_t comes_now = has > 0 ? missing : std::min(missing, use.ready);
     kept += comes_now;
     kept_for_absent += missing - comes_now;

@@ -58,11 +58,13 @@ TEST_F(SlotSharesTest, NoMoreThanAnEqualShareIsKept) {
   EXPECT_EQ(may_have("a", {{"b", {.running = 1, .ready = 20}}}), 4);
 }
 
-// The slots that are left over by dividing eight by three are kept for who had three and does not wait for one.
-TEST_F(SlotSharesTest, FairShareDecidesAboutTheRest) {
+// The slots that are left over by dividing eight by three go to those who have none of them.
+TEST_F(SlotSharesTest, NobodyTakesTwoOfTheRestBeforeAnotherHasOne) {
   for (const std::string tenant : {"a", "b", "c"}) used(tenant, 3);
   EXPECT_EQ(may_have("a", {{"a", {.running = 3}}, {"b", {.running = 2}}, {"c", {.running = 2}}}), 3);
-  EXPECT_EQ(may_have("a", {{"a", {.running = 3}}, {"b", {.running = 2, .ready = 1}}, {"c", {.running = 2, .ready = 1}}}), 4);
+  EXPECT_EQ(may_have("a", {{"a", {.running = 3}}, {"b", {.running = 2, .ready = 1}}, {"c", {.running = 2, .ready = 1}}}), 3);
+  EXPECT_EQ(may_have("b", {{"a", {.running = 3}}, {"b", {.running = 2}}, {"c", {.running = 2, .ready = 1}}}), 3);
+  EXPECT_EQ(may_have("a", {{"a", {.running = 2}}, {"b", {.running = 2, .ready = 1}}}), 3) << "not a fourth before b's third";
 }
 
 TEST_F(SlotSharesTest, OneIsKeptForAnHour) {
