@@ -114,6 +114,7 @@ void Placement::enter_slot(Sequence& sequence, std::size_t index) {
                       .is_public = sequence.job.is_public,
                       .is_private = sequence.job.is_private || parts_.options.is_reproducible},
                      sequence.job.is_ephemeral, sequence.job.adapters);
+  parts_.slots.set_sent(index, static_cast<std::size_t>(sequence.prompt_tokens));
   parts_.slots.set_agent(index, sequence.job.agent, parts_.clock.now());
   parts_.sequences.set_reordered();
   sequence.state = Sequence::State::running;

@@ -7,6 +7,7 @@
 namespace uma::engine {
 namespace {
 
+constexpr std::size_t kReplyBegin = 8;    // In tokens: the end of a prompt that the next one may lack, like "<think>".
 constexpr std::int32_t kSharedMin = 4;  // In tokens: what every prompt begins with is no reuse.
 
 // The part of the chain that may be reused.
@@ -17,7 +18,8 @@ std::span<const Token> wanted_of(const Sequence& sequence) {
 }  // namespace
 
 bool can_take_over(const Slot& slot, std::int32_t count) {
-  return !slot.is_running && slot.owner.session.empty() && count >= size_of(slot.tokens) / 4 * 3;
+  const std::size_t sent = std::min(slot.sent, slot.tokens.size());
+  return !slot.is_running && slot.owner.session.empty() && static_cast<std::size_t>(count) + kReplyBegin >= sent;
 }
 
 // The best hit so far.

@@ -27,8 +27,8 @@ struct PrefixHit {
   [[nodiscard]] bool is_loaded() const { return kind == Kind::snapshot || kind == Kind::store; }
 };
 
-// Whether a request that continues the slot's first `count` tokens becomes the slot's owner: no session owns it, and the
-// request uses most of it.
+// Whether a request that continues the slot's first `count` tokens becomes the slot's owner: no session owns it, and what is
+// lost was generated. What a client has sent it will send again: it is copied.
 [[nodiscard]] bool can_take_over(const Slot& slot, std::int32_t count);
 
 class PrefixFinder {
