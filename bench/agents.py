@@ -393,7 +393,7 @@ def figures_of(rows):
 
 def format_by_figure(pairs_by_agents, figures, contestants):
     """Returns a Markdown table with a row for each figure: by the number of agents, the medians, and umad's ratios to the others."""
-    others = [name for name in contestants if name != "umad"] if "umad" in contestants else []
+    others = compare.compared_with_umad(contestants)
     shown = ", ".join(contestants) + "".join(f" (÷ {name})" for name in others)
     titles = [f"figure: {shown}", *(f"{agents} agent{'s' * (agents != 1)}" for agents in pairs_by_agents)]
     lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]

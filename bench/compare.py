@@ -388,10 +388,14 @@ def format_number(value):
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
 
 
+def compared_with_umad(contestants):
+    return [name for name in contestants if name != "umad"] if "umad" in contestants else []
+
+
 def format_table(rounds_by_slots, figures, contestants, first_title="slots"):
     """Returns a Markdown table with a row for each number of slots and figure: medians, and umad's ratios to the others. The keys
     may be something else than slots, which `first_title` names."""
-    others = [name for name in contestants if name != "umad"] if "umad" in contestants else []
+    others = compared_with_umad(contestants)
     titles = [first_title, "figure", *contestants, *(f"umad ÷ {name}" for name in others)]
     lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
     for slots, rounds in rounds_by_slots.items():

@@ -27,25 +27,21 @@ PAGE = compare.ROOT / "docs/SCORECARD.md"
 
 # Title of the row, key, digits after the point, meaning.
 LINES = [
-    ("inter-token p50, ms", "p50_ms", 1,
-     "Half of the tokens came within this time after the token before them in their stream."),
-    ("inter-token p95, ms", "p95_ms", 1, "95 of 100 tokens came within this time."),
-    ("inter-token p99, ms", "p99_ms", 1, "99 of 100 tokens came within this time; a longer gap is a visible pause."),
-    ("TTFT p50, ms", "ttft_p50_ms", 0, "Time from the receipt of a request to its first token, median."),
+    ("inter-token p50, ms", "p50_ms", 1, "Half of the tokens came within this time after the one before."),
+    ("inter-token p95, ms", "p95_ms", 1, "95 of 100 tokens did."),
+    ("inter-token p99, ms", "p99_ms", 1, "99 of 100 tokens did."),
+    ("TTFT p50, ms", "ttft_p50_ms", 0, "Median time from a request's receipt to its first token."),
     ("TTFT p95, ms", "ttft_p95_ms", 0, "The same, 95th percentile."),
-    ("tokens/s", "tokens_per_s", 1, "Generated tokens of all streams divided by the whole time, prompts included."),
-    ("average batch", "avg_batch", 2,
-     "Streams that got a token from the same library call, mean of the calls with at least one."),
-    ("copy-free ratio", "copy_free_ratio", 2, "Share of the rows of logits that are read where the library wrote them."),
+    ("tokens/s", "tokens_per_s", 1, "Generated tokens divided by the whole time, prompts included."),
+    ("average batch", "avg_batch", 2, "Mean streams of the decode calls with at least one."),
+    ("copy-free ratio", "copy_free_ratio", 2, "Share of logits rows that are read where the library wrote them."),
     ("ΣBMT, MB/token", "bmt_mb_per_token", 1,
-     "Bytes moved per token, estimated as weights and cached KV divided by the streams of a decode call; mean of the load."),
-    ("ΣBMT, GB/s", "bmt_gb_per_s", 2, "These bytes divided by the whole time, without the bytes that prompts move."),
-    ("device busy ratio", "device_busy_ratio", 3,
-     "CPU time of the daemon divided by time × compute threads; spinning counts as busy."),
-    ("promises kept", "promises_kept_total", 0, "Tokens that came within the time promised between two tokens (METRICS.md)."),
-    ("promises broken", "promises_broken_total", 0, "Tokens that came later than promised."),
-    ("other processes, share of cores", "others_busy_ratio", 3,
-     "Use of the cores by other processes; above a few percent the figures of the column are not reliable."),
+     "Bytes moved per token: weights and cached KV divided by a decode call's streams, estimated mean."),
+    ("ΣBMT, GB/s", "bmt_gb_per_s", 2, "These bytes divided by the whole time, without those that prompts move."),
+    ("device busy ratio", "device_busy_ratio", 3, "CPU time divided by time × compute threads; spinning counts as busy."),
+    ("promises kept", "promises_kept_total", 0, "Tokens within the time promised between two tokens."),
+    ("promises broken", "promises_broken_total", 0, "Tokens later than promised."),
+    ("other processes, share of cores", "others_busy_ratio", 3, "Above a few percent the column is not reliable."),
 ]
 
 
@@ -151,11 +147,10 @@ def format_table(columns):
 
 
 def format_page(options, columns, command):
-    about = (f"Made by `{command}`: what umad reports about itself in its metrics snapshot ([METRICS.md](METRICS.md)) after a fixed load, "
-             f"each load on a fresh daemon. {options.model.name}, {options.threads} compute threads, split KV. `burst N`: N streams together, "
-             f"31 words and {options.tokens} new tokens each, {options.runs} times; `storm`: two streams decode while four prompts of "
-             f"{options.long_words:,} words arrive. There is no warm-up, so the first request's cold start is in the figures. Tokens/s and "
-             "the busy ratio use the client's clock and the process's CPU time; the rest is the daemon's own.")
+    about = (f"Made by `{command}`: umad's metrics ([METRICS.md](METRICS.md)) after a fixed load, each load on a fresh daemon without a "
+             f"warm-up. {options.model.name}, {options.threads} compute threads, split KV. `burst N`: N streams together, 31 words and "
+             f"{options.tokens} new tokens each, {options.runs} times; `storm`: two streams decode while four prompts of "
+             f"{options.long_words:,} words arrive. Tokens/s and the busy ratio use the client's clock and the process's CPU time.")
     lines = "\n".join(textwrap.wrap(about, 160, break_long_words=False, break_on_hyphens=False))
     return f"# Scorecard\n{lines}\n\n{format_table(columns)}\n"
 

@@ -12,16 +12,15 @@
 namespace uma {
 namespace {
 
-using std::chrono::seconds;
 
 class TimersTest : public ::testing::Test {
  protected:
-  TimePoint in(int s) const { return clock_.now() + seconds(s); }
+  TimePoint in(int s) const { return clock_.now() + std::chrono::seconds(s); }
   auto note(char name) {
     return [this, name] { log_ += name; };
   }
   std::string after(int s) {
-    clock_.advance(seconds(s));
+    clock_.advance(std::chrono::seconds(s));
     timers_.run_due();
     return log_;
   }

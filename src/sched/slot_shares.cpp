@@ -66,23 +66,23 @@ std::size_t SlotShares::slots_left(const std::string& tenant, const Uses& uses, 
   const std::size_t shared = slots - (is_one_absent ? 1 : 0);
   const std::size_t least = std::max<std::size_t>(1, shared / sharers);
   const std::size_t most = (shared + sharers - 1) / sharers;
-  std::size_t kept_for_ready = 0;
+  const std::size_t own = use_of(tenant).running;
+  std::size_t kept = 0;
   std::size_t kept_for_absent = is_one_absent ? 1 : 0;
   for (const auto& [name, other] : tenants_) {
     if (name == tenant) continue;
     const Use use = use_of(name);
     const std::size_t has = use.running + use.stuck;
-    const std::size_t peak = other.peak_lately(now);
-    const std::size_t wanted = std::max(peak, has + use.ready);
-    // The remainder of the division is not kept for those who wait for it: FairShare decides who gets it.
-    const std::size_t missing = std::max(excess(std::min(wanted, least), has), excess(std::min(peak, most), has + use.ready));
-    const std::size_t comes_now = std::min(missing, use.ready);
-    kept_for_ready += comes_now;
+    const std::size_t wanted = std::max(other.peak_lately(now), has + use.ready);
+    // The remainder of the division is kept only from those who have their part of it.
+    const std::size_t missing = excess(std::min(wanted, own < most ? least : most), has);
+    const std::size_t comes_now = has > 0 ? missing : std::min(missing, use.ready);
+    kept += comes_now;
     kept_for_absent += missing - comes_now;
   }
   // Tenants who ask now and then do not all come at once.
-  const std::size_t kept = kept_for_ready + std::min(kept_for_absent, slots < kSlotsForAbsent ? 0 : slots / 2);
-  return std::min(free, std::max(excess(least, use_of(tenant).running), excess(free, kept)));
+  kept += std::min(kept_for_absent, slots < kSlotsForAbsent ? 0 : slots / 2);
+  return std::min(free, std::max(excess(least, own), excess(free, kept)));
 }
 
 }  // namespace uma::sched

@@ -58,11 +58,13 @@ TEST_F(SlotSharesTest, NoMoreThanAnEqualShareIsKept) {
   EXPECT_EQ(may_have("a", {{"b", {.running = 1, .ready = 20}}}), 4);
 }
 
-// The slots that are left over by dividing eight by three are kept for who had three and does not wait for one.
-TEST_F(SlotSharesTest, FairShareDecidesAboutTheRest) {
+// The slots that are left over by dividing eight by three go to those who have none of them.
+TEST_F(SlotSharesTest, NobodyTakesTwoOfTheRestBeforeAnotherHasOne) {
   for (const std::string tenant : {"a", "b", "c"}) used(tenant, 3);
   EXPECT_EQ(may_have("a", {{"a", {.running = 3}}, {"b", {.running = 2}}, {"c", {.running = 2}}}), 3);
-  EXPECT_EQ(may_have("a", {{"a", {.running = 3}}, {"b", {.running = 2, .ready = 1}}, {"c", {.running = 2, .ready = 1}}}), 4);
+  EXPECT_EQ(may_have("a", {{"a", {.running = 3}}, {"b", {.running = 2, .ready = 1}}, {"c", {.running = 2, .ready = 1}}}), 3);
+  EXPECT_EQ(may_have("b", {{"a", {.running = 3}}, {"b", {.running = 2}}, {"c", {.running = 2, .ready = 1}}}), 3);
+  EXPECT_EQ(may_have("a", {{"a", {.running = 2}}, {"b", {.running = 2, .ready = 1}}}), 3) << "not a fourth before b's third";
 }
 
 TEST_F(SlotSharesTest, OneIsKeptForAnHour) {
@@ -83,17 +85,27 @@ TEST_F(SlotSharesTest, ALongRequestCounts) {
   EXPECT_EQ(may_have("a", {}), 6);
 }
 
-// Half of the slots are enough for twenty who ask now and then, and for tenants that use one of the many that they had.
-TEST_F(SlotSharesTest, AtMostHalfIsKeptForWhatDoesNotWait) {
+// One who has its part does not keep another from its own for somebody who is away.
+TEST_F(SlotSharesTest, WhoGoesOnWithLessThanItsPartTakesItBeforeTheAbsent) {
+  for (const std::string tenant : {"a", "b", "c"}) used(tenant, 4);
+  EXPECT_EQ(may_have("b", {{"a", {.running = 2}}}), 3) << "not a's third";
+  EXPECT_EQ(may_have("a", {{"a", {.running = 2}}, {"b", {.running = 3}}}), 3) << "and two are free for c";
+}
+
+// Half of the slots are enough for twenty who ask now and then.
+TEST_F(SlotSharesTest, AtMostHalfIsKeptForWhoIsAway) {
   for (int i = 0; i < 20; ++i) used("user" + std::to_string(i), 1);
   EXPECT_EQ(may_have("a", {}), 4);
   EXPECT_EQ(may_have("a", {}, 1), 1);
   EXPECT_EQ(may_have("a", {}, 3), 3);
+}
+
+TEST_F(SlotSharesTest, AnEqualShareIsKeptForWhoUsesOneOfTheManyThatItHad) {
   SlotShares::Uses uses;
   for (const std::string tenant : {"b", "c", "d"}) uses[tenant].running = 4;
   shares_.note(uses, now_);
   for (auto& [name, use] : uses) use.running = 1;
-  EXPECT_EQ(may_have("a", uses, 16), 5);
+  EXPECT_EQ(may_have("a", uses, 16), 4);
 }
 
 // Requests that cannot use a slot keep none.

@@ -18,7 +18,6 @@ namespace uma {
 namespace {
 
 using ::testing::ElementsAre;
-using std::chrono::seconds;
 
 class TaskTest : public ::testing::Test {
  public:
@@ -243,19 +242,19 @@ TEST_F(TaskTest, AnswersComeFromOtherThreads) {
 TEST_F(TaskTest, WaitsForAnAnswerAsLongAsItMay) {
   const auto ask_twice = [](TaskTest& test) -> Task<> {
     for (int i = 0; i < 2; ++i) {
-      const auto answer = co_await test.runner_->ask_until<int>(test.clock_.now() + seconds(5), [&](Reply<int> reply) {
+      const auto answer = co_await test.runner_->ask_until<int>(test.clock_.now() + std::chrono::seconds(5), [&](Reply<int> reply) {
         test.replies_.push_back(std::move(reply));
       });
       test.log_.push_back(answer ? std::to_string(**answer) : "late");
     }
   };
   runner_->start(ask_twice(*this));
-  advance(seconds(4));
+  advance(std::chrono::seconds(4));
   replies_.at(0)(1);
   run();
-  advance(seconds(4));
+  advance(std::chrono::seconds(4));
   EXPECT_THAT(log_, ElementsAre("1")) << "the first limit ends nothing any more";
-  advance(seconds(1));
+  advance(std::chrono::seconds(1));
   EXPECT_THAT(log_, ElementsAre("1", "late"));
   replies_.at(1)(2);
   EXPECT_EQ(run(), 1);

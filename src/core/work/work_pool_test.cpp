@@ -1,7 +1,7 @@
 #include "core/work/work_pool.h"
 
 #include <atomic>
-#include <ctime>
+#include <chrono>
 #include <future>
 #include <stdexcept>
 #include <string>
@@ -28,7 +28,7 @@ class WorkPoolTest : public ::testing::Test {
       }
     });
   }
-  // What a thread of the pool does.
+  // The loop of a thread of the pool.
   void serve(WorkPool::Threads which) {
     do {
       while (pool_.step(which)) {
@@ -131,11 +131,7 @@ TEST_F(WorkPoolTest, WhatWasForAnotherThreadIsFoundWhenItsTimeIsForgotten) {
 }
 
 TEST_F(WorkPoolTest, WhoUsedTheLeastTimeGoesFirst) {
-  pool_.post(TenantId{"a"}, 1, [] {
-    const std::clock_t until = std::clock() + (CLOCKS_PER_SEC / 100);
-    while (std::clock() < until) {
-    }
-  });
+  post_busy("a", std::chrono::milliseconds(10));
   post("a", 1, "a");
   post("b", 1, "b");
   post("b", 1, "b");
@@ -143,11 +139,7 @@ TEST_F(WorkPoolTest, WhoUsedTheLeastTimeGoesFirst) {
 }
 
 TEST_F(WorkPoolTest, WhoComesBackHasNotLessTimeUsed) {
-  pool_.post(TenantId{"a"}, 1, [] {
-    const std::clock_t until = std::clock() + (CLOCKS_PER_SEC / 100);
-    while (std::clock() < until) {
-    }
-  });
+  post_busy("a", std::chrono::milliseconds(10));
   run();
   post("a", 1, "a");
   post("b", 1, "b");

@@ -83,6 +83,7 @@ void SlotTable::keep(std::size_t index, std::size_t count) {
   Slot& slot = slots_[index];
   slot.tokens.resize(count);
   if (!slot.was_moved()) slot.moved_from = Slot::kNowhere;
+  slot.sent = std::min(slot.sent, count);
   slot.written_to = std::min(slot.written_to, count);
   if (slot.written_to == 0) slot.write_at = kNever;
   cells_.keep(index, count);

@@ -7,6 +7,7 @@
 namespace uma::engine {
 namespace {
 
+constexpr std::int32_t kReplyBegin = 8;  // In tokens: the end of a prompt that the next one may lack, like "<think>".
 constexpr std::int32_t kSharedMin = 4;  // In tokens: what every prompt begins with is no reuse.
 
 // The part of the chain that may be reused.
@@ -16,8 +17,10 @@ std::span<const Token> wanted_of(const Sequence& sequence) {
 
 }  // namespace
 
-bool can_take_over(const Slot& slot, std::int32_t count) {
-  return !slot.is_running && slot.owner.session.empty() && count >= size_of(slot.tokens) / 4 * 3;
+bool can_take_over(const Slot& slot, std::int32_t count, bool is_unified) {
+  if (slot.is_running || !slot.owner.session.empty()) return false;
+  const std::int32_t sent = std::min(static_cast<std::int32_t>(slot.sent), size_of(slot.tokens));
+  return count + kReplyBegin >= sent || (!is_unified && count >= size_of(slot.tokens) / 4 * 3);
 }
 
 // The best hit so far.
@@ -122,7 +125,7 @@ void PrefixFinder::consider_other_slots(Search& search) const {
     }
     const std::int32_t count = search.usable_of_slot(i, slot.unmoved());
     if (count <= own_count || (!slot.is_of(sequence.job.forked_from) && count < kSharedMin)) continue;
-    const bool is_copied = !parts_.shape().is_unified && (has_slot || !can_take_over(slot, count));
+    const bool is_copied = !parts_.shape().is_unified && (has_slot || !can_take_over(slot, count, false));
     if (is_copied && !slot.is_of(sequence.job.forked_from) && count < kReusedMin) continue;
     // A copy is made by saving a state, which has only the window at the end of the slot.
     if (is_copied && !parts_.shape().can_truncate && count < size_of(slot.tokens)) continue;

@@ -27,9 +27,10 @@ struct PrefixHit {
   [[nodiscard]] bool is_loaded() const { return kind == Kind::snapshot || kind == Kind::store; }
 };
 
-// Whether a request that continues the slot's first `count` tokens becomes the slot's owner: no session owns it, and the
-// request uses most of it.
-[[nodiscard]] bool can_take_over(const Slot& slot, std::int32_t count);
+// Whether a request that continues the slot's first `count` tokens becomes the slot's owner: no session owns it, and what is
+// lost was generated. What a client has sent it will send again: it is copied, except for a small part of it in a context that
+// is not unified, where a copy takes time and memory.
+[[nodiscard]] bool can_take_over(const Slot& slot, std::int32_t count, bool is_unified);
 
 class PrefixFinder {
  public:

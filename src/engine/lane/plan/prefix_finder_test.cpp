@@ -125,6 +125,25 @@ TEST_F(PrefixFinderTest, AHistoryThatIsSentWholeGoesOnWhereItsBeginningIs) {
   EXPECT_EQ(longer.usage.reused_tokens, static_cast<std::int32_t>(kPrompt.size()));
 }
 
+// Of two conversations with the same long beginning neither loses its own part to the other; a new reply takes the place of
+// the old one.
+TEST_F(PrefixFinderTest, WhatWasSentStaysAndWhatWasGeneratedGoes) {
+  for (const bool is_unified : {true, false}) {
+    make_with_store({.sequences = 2, .unified = is_unified});
+    store_.limit_memory({.at_rest = 0, .in_all = 0});  // What leaves its slot is lost.
+    const std::string head = "what both of them begin with, and what is very long";
+    const std::string first = head + ", the first says";
+    const std::string second = head + ", and the second asks";
+    const auto all_of = [](const std::string& prompt) { return static_cast<std::int32_t>(prompt.size()) - 1; };
+    ask(1, first, "");
+    ask(2, second, "");
+    EXPECT_EQ(ask(3, first, "").usage.reused_tokens, all_of(first));
+    EXPECT_EQ(ask(4, second, "").usage.reused_tokens, all_of(second));
+    EXPECT_EQ(ask(5, first + " more", "").usage.reused_tokens, all_of(first) + 1);
+    EXPECT_EQ(ask(6, second, "").usage.reused_tokens, all_of(second)) << "in the other slot";
+  }
+}
+
 TEST_F(PrefixFinderTest, TenantsShareOnlyWhatIsPublic) {
   make_with_store({.sequences = 2});
   ask(1, kPrompt, "s", "a");
