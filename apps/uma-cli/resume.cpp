@@ -9,8 +9,8 @@
 
 #include "uma-cli/fields.h"
 #include "uma-cli/format.h"
-#include "uma-cli/printable.h"
 #include "uma-cli/models/pull_source.h"
+#include "uma-cli/printable.h"
 
 namespace uma::cli {
 namespace {

@@ -12,23 +12,23 @@
 #include <system_error>
 #include <utility>
 
-#include "base/system/descriptors.h"
 #include "base/log.h"
+#include "base/system/descriptors.h"
 #include "base/system/memory_info.h"
 #include "base/system/program_path.h"
 #include "core/file/edit_file.h"
 #include "image/kept_images.h"
 #include "kv/disk/cold_files.h"
-#include "llm/footprint.h"
 #include "llm/file/gguf_header.h"
+#include "llm/footprint.h"
 #include "llm/llama_model.h"
 #include "server/service_manager.h"
-#include "umad/tune/compute.h"
 #include "umad/cpu_count.h"
 #include "umad/data_dir.h"
 #include "umad/machine.h"
 #include "umad/model_path.h"
 #include "umad/process/signals.h"
+#include "umad/tune/compute.h"
 #include "umad/tune/widths_file.h"
 #include "wire/own/metrics_codec.h"
 

@@ -15,8 +15,8 @@
 #include "engine/engine.h"
 #include "engine/model/worker_source.h"
 #include "fetch/curl_image_fetcher.h"
-#include "kv/disk/cold_store.h"
 #include "kv/catalog/postgres_keys.h"
+#include "kv/disk/cold_store.h"
 #include "pool/model_pool.h"
 #include "server/http/handlers/api_keys.h"
 #include "server/http/http_server.h"
@@ -25,12 +25,12 @@
 #include "server/unix/unix_server.h"
 #include "umad/config.h"
 #include "umad/local_models.h"
-#include "umad/process/media_process.h"
 #include "umad/model_choice.h"
-#include "umad/process/model_trials.h"
 #include "umad/open_catalog.h"
-#include "umad/shared_store.h"
+#include "umad/process/media_process.h"
+#include "umad/process/model_trials.h"
 #include "umad/process/supervised.h"
+#include "umad/shared_store.h"
 
 namespace uma::umad {
 

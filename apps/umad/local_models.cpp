@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/text.h"
 #include "base/system/thread_name.h"
+#include "base/text.h"
 #include "base/thrown.h"
 #include "base/utf8.h"
 #include "pool/card_edit.h"

@@ -15,27 +15,27 @@
 #include <utility>
 #include <vector>
 
-#include "base/system/heap.h"
 #include "base/log.h"
+#include "base/system/heap.h"
 #include "base/system/thread_name.h"
 #include "llm/device/devices.h"
 #include "llm/library_version.h"
 #include "server/http/handlers/api_keys.h"
 #include "server/passed_sockets.h"
 #include "umad/check.h"
-#include "umad/tune/compute.h"
 #include "umad/config.h"
 #include "umad/cpu_count.h"
 #include "umad/daemon.h"
 #include "umad/data_dir.h"
 #include "umad/devices_command.h"
-#include "umad/process/media_process.h"
 #include "umad/model_choice.h"
 #include "umad/open_catalog.h"
+#include "umad/process/media_process.h"
 #include "umad/process/signals.h"
 #include "umad/process/supervised.h"
 #include "umad/process/supervisor.h"
 #include "umad/process/trial_process.h"
+#include "umad/tune/compute.h"
 #include "umad/tune/tune.h"
 
 namespace uma::umad {

@@ -8,8 +8,8 @@
 
 #include "core/error.h"
 #include "pool/model_registry.h"
-#include "umad/tune/compute.h"
 #include "umad/config.h"
+#include "umad/tune/compute.h"
 
 namespace uma::umad {
 

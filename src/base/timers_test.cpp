@@ -12,7 +12,6 @@
 namespace uma {
 namespace {
 
-
 class TimersTest : public ::testing::Test {
  protected:
   TimePoint in(int s) const { return clock_.now() + std::chrono::seconds(s); }

@@ -8,9 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "chat/calls/call_pattern.h"
+#include "chat/calls/tool_format.h"
 #include "chat/family_test_support.h"
 #include "chat/reply/reply_parser.h"
-#include "chat/calls/tool_format.h"
 
 namespace uma::chat {
 namespace {

@@ -11,9 +11,9 @@
 
 #include <gtest/gtest.h>
 
+#include "chat/calls/tool_format.h"
 #include "chat/family.h"
 #include "chat/reply/reply_parser.h"
-#include "chat/calls/tool_format.h"
 
 namespace uma::chat {
 

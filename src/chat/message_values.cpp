@@ -12,8 +12,8 @@
 
 #include "chat/calls/call_pattern.h"
 #include "chat/calls/tool_format.h"
-#include "chat/turns.h"
 #include "chat/calls/written_calls.h"
+#include "chat/turns.h"
 #include "jinja/json_reader.h"
 
 namespace uma::chat {

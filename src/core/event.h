@@ -13,8 +13,8 @@
 
 #include "core/error.h"
 #include "core/ids.h"
-#include "core/work/tenant_budget.h"
 #include "core/usage.h"
+#include "core/work/tenant_budget.h"
 
 namespace uma {
 

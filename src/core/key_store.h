@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "core/file/edit_file.h"
 #include "core/error.h"
+#include "core/file/edit_file.h"
 
 namespace uma {
 

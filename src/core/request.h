@@ -10,10 +10,10 @@
 
 #include "core/agent.h"
 #include "core/cache_miss.h"
+#include "core/file/portable_file.h"
 #include "core/ids.h"
 #include "core/image.h"
 #include "core/metadata.h"
-#include "core/file/portable_file.h"
 #include "core/sampling_params.h"
 #include "core/work/tenant_budget.h"
 

@@ -20,10 +20,10 @@
 #include "core/image.h"
 #include "core/metrics_snapshot.h"
 #include "core/picture.h"
-#include "core/work/reply.h"
 #include "core/request.h"
 #include "core/session_info.h"
 #include "core/text_conversion.h"
+#include "core/work/reply.h"
 
 namespace uma {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/capability.h"
-#include "core/ids.h"
 #include "core/file/portable_file.h"
+#include "core/ids.h"
 #include "core/receipt.h"
 #include "core/request.h"
 #include "core/response.h"

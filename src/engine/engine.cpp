@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "base/system/memory_info.h"
 #include "base/move_only_function.h"
+#include "base/system/memory_info.h"
 #include "base/system/thread_name.h"
 #include "base/thrown.h"
 #include "engine/metrics_collector.h"

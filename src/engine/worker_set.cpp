@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/system/cpu_load.h"
 #include "base/move_only_function.h"
+#include "base/system/cpu_load.h"
 #include "base/system/thread_name.h"
 #include "base/trace.h"
 #include "chat/chat.h"

@@ -19,10 +19,10 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/system/descriptors.h"
 #include "base/log.h"
-#include "base/text.h"
+#include "base/system/descriptors.h"
 #include "base/system/thread_name.h"
+#include "base/text.h"
 #include "base/thrown.h"
 #include "fetch/image_url.h"
 

@@ -13,8 +13,8 @@
 
 #include "base/base64.h"
 #include "base/system/file_calls.h"
-#include "base/text.h"
 #include "base/system/unique_fd.h"
+#include "base/text.h"
 #include "image/decode_sound.h"
 #include "image/image_header.h"
 

@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/system/new_file.h"
 #include "base/sha256.h"
+#include "base/system/new_file.h"
 #include "base/system/unique_fd.h"
 
 namespace uma::image {

@@ -11,14 +11,14 @@
 #include "base/log.h"
 #include "base/system/memory_info.h"
 #include "llm/context_layout.h"
-#include "llm/file/gguf_files.h"
-#include "llm/llama_context.h"
 #include "llm/device/llama_devices.h"
+#include "llm/file/gguf_files.h"
+#include "llm/file/llama_model_file.h"
+#include "llm/llama_context.h"
 #include "llm/llama_embedding.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
 #include "llm/llama_model.h"
-#include "llm/file/llama_model_file.h"
 
 namespace uma::llm {
 namespace {

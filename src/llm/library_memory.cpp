@@ -9,8 +9,8 @@
 #include <ggml-backend.h>
 
 #include "llm/device/llama_devices.h"
-#include "llm/llama_log.h"
 #include "llm/device/llama_rpc.h"
+#include "llm/llama_log.h"
 
 // Bytes of one kind of buffer. The library exports this function for its own tools, but no header declares it. It is weak, so
 // that umad also starts with a library that has none.

@@ -14,14 +14,14 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "base/system/memory_info.h"
 #include "base/read_number.h"
+#include "base/system/memory_info.h"
 #include "llm/context_layout.h"
-#include "llm/media/image_batch.h"
+#include "llm/device/lost_devices.h"
+#include "llm/file/llama_model_file.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
-#include "llm/file/llama_model_file.h"
-#include "llm/device/lost_devices.h"
+#include "llm/media/image_batch.h"
 
 namespace uma::llm {
 namespace {

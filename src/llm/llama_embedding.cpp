@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "base/check.h"
-#include "llm/media/image_batch.h"
+#include "llm/device/lost_devices.h"
+#include "llm/file/llama_model_file.h"
 #include "llm/llama_context.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
-#include "llm/file/llama_model_file.h"
-#include "llm/device/lost_devices.h"
+#include "llm/media/image_batch.h"
 
 namespace uma::llm {
 namespace {

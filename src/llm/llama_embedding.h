@@ -9,13 +9,13 @@
 #include <llama.h>
 
 #include "llm/device/device_timer.h"
+#include "llm/device/llama_rpc.h"
+#include "llm/device/lost_devices.h"
 #include "llm/embedding.h"
 #include "llm/footprint.h"
 #include "llm/library_memory.h"
-#include "llm/device/llama_rpc.h"
-#include "llm/device/lost_devices.h"
-#include "llm/model.h"
 #include "llm/media/position_map.h"
+#include "llm/model.h"
 
 namespace uma::llm {
 

@@ -21,20 +21,20 @@
 #include <xxhash.h>
 
 #include "base/log.h"
+#include "llm/device/llama_devices.h"
+#include "llm/device/lost_devices.h"
 #include "llm/file/adapter_file.h"
-#include "llm/footprint.h"
 #include "llm/file/gguf_files.h"
 #include "llm/file/gguf_header.h"
+#include "llm/file/llama_model_file.h"
+#include "llm/file/state_values.h"
+#include "llm/footprint.h"
 #include "llm/llama_context.h"
-#include "llm/device/llama_devices.h"
 #include "llm/llama_embedding.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
-#include "llm/file/llama_model_file.h"
-#include "llm/media/llama_projector.h"
 #include "llm/llama_vocab.h"
-#include "llm/device/lost_devices.h"
-#include "llm/file/state_values.h"
+#include "llm/media/llama_projector.h"
 
 namespace uma::llm {
 namespace {

@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "base/log.h"
-#include "base/text.h"
 #include "base/system/thread_name.h"
+#include "base/text.h"
 #include "base/thrown.h"
 #include "pool/load_priority.h"
 

@@ -5,12 +5,12 @@
 #include <span>
 
 #include "engine/lane/plan/model_drafter.h"
+#include "llm/device/rpc_address.h"
 #include "llm/file/adapter_file.h"
-#include "llm/footprint.h"
 #include "llm/file/gguf_files.h"
 #include "llm/file/gguf_header.h"
+#include "llm/footprint.h"
 #include "llm/picture/picture_model.h"
-#include "llm/device/rpc_address.h"
 
 namespace uma::pool {
 

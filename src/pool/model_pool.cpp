@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/system/heap.h"
 #include "base/log.h"
-#include "base/text.h"
+#include "base/system/heap.h"
 #include "base/system/thread_name.h"
+#include "base/text.h"
 #include "base/thrown.h"
 #include "llm/file/gguf_files.h"
 #include "pool/load_files.h"

@@ -23,9 +23,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/system/memory_info.h"
 #include "base/metrics.h"
 #include "base/mutex.h"
+#include "base/system/memory_info.h"
 #include "engine/model/load_workers.h"
 #include "engine/model/worker_source.h"
 #include "pool/background_holds.h"
@@ -40,8 +40,8 @@
 namespace uma::pool {
 
 struct PoolOptions {
-  std::string default_model;                  // Model of requests that name none; empty: the first registered one.
-  llm::Encoders default_encoders{};           // Encoders of the projector that `prepare` adds, which the registry does not know.
+  std::string default_model;         // Model of requests that name none; empty: the first registered one.
+  llm::Encoders default_encoders{};  // Encoders of the projector that `prepare` adds, which the registry does not know.
   std::vector<std::string> shipped_models{};  // Names of the registered models that ship with umad.
   UnknownModel unknown = UnknownModel::automatic;
   std::string own_folder;  // Folder whose models remove() may delete; empty: none.

@@ -10,14 +10,14 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/system/heap.h"
 #include "base/log.h"
-#include "base/text.h"
+#include "base/system/heap.h"
 #include "base/system/thread_name.h"
+#include "base/text.h"
 #include "base/thrown.h"
 #include "llm/context_layout.h"
-#include "llm/footprint.h"
 #include "llm/device/rpc_address.h"
+#include "llm/footprint.h"
 #include "pool/load_files.h"
 #include "pool/model_pool.h"
 

@@ -15,8 +15,8 @@
 #include <system_error>
 #include <thread>
 
-#include "base/system/descriptors.h"
 #include "base/log.h"
+#include "base/system/descriptors.h"
 #include "server/unix_socket.h"
 
 namespace uma::server {

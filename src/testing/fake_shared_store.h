@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "kv/shared/shared_store.h"
 #include "kv/disk/state_file.h"
+#include "kv/shared/shared_store.h"
 
 namespace uma::testing {
 

@@ -14,10 +14,10 @@
 #include "base/utf8.h"
 #include "core/sampling_fields.h"
 #include "json/json_writer.h"
-#include "wire/openai/history_fields.h"
 #include "wire/image_fields.h"
-#include "wire/own/request_codec.h"
+#include "wire/openai/history_fields.h"
 #include "wire/openai/response_tools.h"
+#include "wire/own/request_codec.h"
 #include "wire/thinking_fields.h"
 
 namespace uma::wire {

@@ -13,10 +13,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "wire/openai/embedding_codec.h"
-#include "wire/llama_server/llama_server_decoder.h"
 #include "wire/anthropic/messages_decoder.h"
+#include "wire/llama_server/llama_server_decoder.h"
 #include "wire/ollama/ollama_decoder.h"
+#include "wire/openai/embedding_codec.h"
 #include "wire/openai/openai_codec.h"
 #include "wire/openai/picture_codec.h"
 #include "wire/openai/responses_decoder.h"

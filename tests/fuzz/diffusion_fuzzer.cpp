@@ -12,10 +12,10 @@
 #include <ggml-cpp.h>
 
 #include "base/check.h"
+#include "llm/file/safetensors_header.h"
 #include "llm/picture/clip_tokens.h"
 #include "llm/picture/diffusion_graph.h"
 #include "llm/picture/prompt_weights.h"
-#include "llm/file/safetensors_header.h"
 
 namespace {
 

@@ -7,16 +7,16 @@
 #include <variant>
 
 #include "base/check.h"
-#include "wire/own/administration.h"
-#include "wire/openai/embedding_codec.h"
 #include "wire/image_fields.h"
 #include "wire/llama_server/llama_server_decoder.h"
-#include "wire/own/model_calls.h"
+#include "wire/llama_server/sdapi_codec.h"
 #include "wire/ollama/ollama_decoder.h"
+#include "wire/openai/embedding_codec.h"
 #include "wire/openai/openai_codec.h"
 #include "wire/openai/picture_codec.h"
+#include "wire/own/administration.h"
+#include "wire/own/model_calls.h"
 #include "wire/own/request_codec.h"
-#include "wire/llama_server/sdapi_codec.h"
 #include "wire_checks.h"
 
 using namespace uma;

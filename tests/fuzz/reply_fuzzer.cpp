@@ -12,11 +12,11 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "base/utf8.h"
-#include "chat/family.h"
 #include "chat/calls/json_scanner.h"
+#include "chat/calls/tool_format.h"
+#include "chat/family.h"
 #include "chat/message_values.h"
 #include "chat/reply/reply_parser.h"
-#include "chat/calls/tool_format.h"
 
 using uma::Random;
 using uma::ReplyPart;

@@ -9,8 +9,8 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
-#include "wire/own/event_codec.h"
 #include "wire/generate_fields.h"
+#include "wire/own/event_codec.h"
 #include "wire/own/request_codec.h"
 #include "wire_checks.h"
 

@@ -16,10 +16,10 @@
 #include "base/check.h"
 #include "kv/catalog/record_check.h"
 #include "wire/openai/openai_codec.h"
-#include "wire/own/request_codec.h"
 #include "wire/openai/response_ids.h"
 #include "wire/openai/responses_decoder.h"
 #include "wire/openai/stored_responses.h"
+#include "wire/own/request_codec.h"
 #include "wire_checks.h"
 
 namespace {

@@ -16,9 +16,9 @@
 #include <boost/json.hpp>
 #include <gtest/gtest.h>
 
+#include "chat/calls/tool_format.h"
 #include "chat/chat.h"
 #include "chat/reply/reply_parser.h"
-#include "chat/calls/tool_format.h"
 #include "testing/fake_model.h"
 
 namespace uma::chat {

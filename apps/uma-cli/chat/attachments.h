@@ -11,9 +11,9 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 
-#include "uma-cli/client.h"
 #include "uma-cli/chat/generation_flags.h"
 #include "uma-cli/chat/interrupts.h"
+#include "uma-cli/client.h"
 #include "uma-cli/output.h"
 #include "uma-cli/result.h"
 

@@ -12,10 +12,10 @@
 #include <gtest/gtest.h>
 
 #include "base/base64.h"
+#include "uma-cli/chat/one_shot.h"
 #include "uma-cli/embed.h"
 #include "uma-cli/fake_daemon.h"
 #include "uma-cli/fields.h"
-#include "uma-cli/chat/one_shot.h"
 
 namespace uma::cli {
 namespace {

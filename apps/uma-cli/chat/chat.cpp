@@ -12,14 +12,14 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "uma-cli/chat/input.h"
+#include "uma-cli/chat/turn.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/format.h"
-#include "uma-cli/chat/input.h"
 #include "uma-cli/models/models.h"
 #include "uma-cli/print.h"
 #include "uma-cli/printable.h"
 #include "uma-cli/sessions.h"
-#include "uma-cli/chat/turn.h"
 
 namespace uma::cli {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "uma-cli/chat/attachments.h"
-#include "uma-cli/client.h"
 #include "uma-cli/chat/generation_flags.h"
 #include "uma-cli/chat/line_reader.h"
+#include "uma-cli/client.h"
 #include "uma-cli/output.h"
 #include "uma-cli/result.h"
 

@@ -17,11 +17,11 @@
 
 #include "base/base64.h"
 #include "base/system/new_file.h"
-#include "base/text.h"
 #include "base/system/unique_fd.h"
+#include "base/text.h"
 #include "uma-cli/chat/attachments.h"
-#include "uma-cli/fields.h"
 #include "uma-cli/chat/input.h"
+#include "uma-cli/fields.h"
 #include "uma-cli/print.h"
 #include "uma-cli/progress.h"
 

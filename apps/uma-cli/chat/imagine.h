@@ -5,11 +5,11 @@
 #include <optional>
 #include <string>
 
-#include "uma-cli/client.h"
 #include "uma-cli/chat/interrupts.h"
+#include "uma-cli/chat/terminal_image.h"
+#include "uma-cli/client.h"
 #include "uma-cli/output.h"
 #include "uma-cli/result.h"
-#include "uma-cli/chat/terminal_image.h"
 
 namespace uma::cli {
 

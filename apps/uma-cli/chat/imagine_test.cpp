@@ -13,9 +13,9 @@
 #include <gtest/gtest.h>
 
 #include "base/base64.h"
+#include "uma-cli/chat/terminal_image.h"
 #include "uma-cli/fake_daemon.h"
 #include "uma-cli/fields.h"
-#include "uma-cli/chat/terminal_image.h"
 
 namespace uma::cli {
 namespace {

@@ -7,10 +7,10 @@
 
 #include <boost/json/array.hpp>
 
+#include "uma-cli/chat/turn.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/models/models.h"
 #include "uma-cli/sessions.h"
-#include "uma-cli/chat/turn.h"
 
 namespace uma::cli {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "uma-cli/chat/attachments.h"
-#include "uma-cli/client.h"
 #include "uma-cli/chat/generation_flags.h"
+#include "uma-cli/client.h"
 #include "uma-cli/output.h"
 #include "uma-cli/result.h"
 

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "uma-cli/models/http.h"
 #include "uma-cli/chat/interrupts.h"
+#include "uma-cli/models/http.h"
 #include "uma-cli/models/part_file.h"
 #include "uma-cli/progress.h"
 #include "uma-cli/result.h"

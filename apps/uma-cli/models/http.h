@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "uma-cli/chat/interrupts.h"
-#include "uma-cli/result.h"
 #include "uma-cli/models/url.h"
+#include "uma-cli/result.h"
 
 namespace uma::cli {
 

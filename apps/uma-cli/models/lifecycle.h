@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "uma-cli/client.h"
 #include "uma-cli/chat/interrupts.h"
+#include "uma-cli/client.h"
 #include "uma-cli/output.h"
 #include "uma-cli/result.h"
 

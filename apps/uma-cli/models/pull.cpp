@@ -14,15 +14,15 @@
 
 #include "base/clock.h"
 #include "json/json_writer.h"
-#include "uma-cli/models/download.h"
 #include "uma-cli/format.h"
+#include "uma-cli/models/download.h"
 #include "uma-cli/models/http.h"
 #include "uma-cli/models/hub.h"
 #include "uma-cli/models/part_file.h"
+#include "uma-cli/models/pull_source.h"
 #include "uma-cli/print.h"
 #include "uma-cli/printable.h"
 #include "uma-cli/progress.h"
-#include "uma-cli/models/pull_source.h"
 #include "uma-cli/resume.h"
 
 namespace uma::cli {

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <variant>
 
-#include "uma-cli/result.h"
 #include "uma-cli/models/url.h"
+#include "uma-cli/result.h"
 
 namespace uma::cli {
 

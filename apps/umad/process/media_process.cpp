@@ -20,8 +20,8 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/system/descriptors.h"
 #include "base/log.h"
+#include "base/system/descriptors.h"
 #include "base/system/thread_name.h"
 #include "image/image_header.h"
 #include "umad/process/child_process.h"

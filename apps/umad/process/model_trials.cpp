@@ -11,8 +11,8 @@
 #include <unistd.h>
 #include <utility>
 
-#include "base/system/file_calls.h"
 #include "base/log.h"
+#include "base/system/file_calls.h"
 #include "base/system/thread_name.h"
 #include "base/thrown.h"
 #include "llm/file/gguf_files.h"

@@ -17,8 +17,8 @@
 #include "llm/llama_model.h"
 #include "pool/device_fit.h"
 #include "pool/memory_governor.h"
-#include "umad/tune/compute.h"
 #include "umad/process/signals.h"
+#include "umad/tune/compute.h"
 
 namespace uma::umad {
 namespace {

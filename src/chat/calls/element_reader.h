@@ -10,8 +10,8 @@
 
 #include "chat/calls/argument_reader.h"
 #include "chat/calls/call_pattern.h"
-#include "chat/family.h"
 #include "chat/calls/parameter_types.h"
+#include "chat/family.h"
 
 namespace uma::chat {
 

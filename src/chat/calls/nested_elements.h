@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "chat/family.h"
 #include "chat/calls/parameter_types.h"
+#include "chat/family.h"
 
 namespace uma::chat {
 

@@ -12,11 +12,11 @@
 
 #include "base/random.h"
 #include "chat/calls/call_pattern.h"
+#include "chat/calls/nested_elements.h"
+#include "chat/calls/tool_format.h"
 #include "chat/family.h"
 #include "chat/family_test_support.h"
-#include "chat/calls/nested_elements.h"
 #include "chat/reply/reply_parser.h"
-#include "chat/calls/tool_format.h"
 
 namespace uma::chat {
 namespace {

@@ -308,9 +308,12 @@ class TaskRunner {
 
     void await_suspend(std::coroutine_handle<> asker) {
       Question<T, Begin>::await_suspend(asker);
-      timer_.set(until_, [runner = &this->runner_, answer = this->answer_, place = this->place_] {
-        if (answer->asker) answer->wake(*runner, place);
-      }, this->place_);
+      timer_.set(
+          until_,
+          [runner = &this->runner_, answer = this->answer_, place = this->place_] {
+            if (answer->asker) answer->wake(*runner, place);
+          },
+          this->place_);
     }
     std::optional<Expected<T>> await_resume() { return std::move(this->answer_->value); }
 

@@ -242,9 +242,8 @@ TEST_F(TaskTest, AnswersComeFromOtherThreads) {
 TEST_F(TaskTest, WaitsForAnAnswerAsLongAsItMay) {
   const auto ask_twice = [](TaskTest& test) -> Task<> {
     for (int i = 0; i < 2; ++i) {
-      const auto answer = co_await test.runner_->ask_until<int>(test.clock_.now() + std::chrono::seconds(5), [&](Reply<int> reply) {
-        test.replies_.push_back(std::move(reply));
-      });
+      const auto answer = co_await test.runner_->ask_until<int>(
+          test.clock_.now() + std::chrono::seconds(5), [&](Reply<int> reply) { test.replies_.push_back(std::move(reply)); });
       test.log_.push_back(answer ? std::to_string(**answer) : "late");
     }
   };

@@ -11,10 +11,10 @@
 
 #include "core/error.h"
 #include "core/ids.h"
-#include "engine/lane/plan/core_share.h"
-#include "engine/lane/run/encode_image.h"
-#include "engine/lane/plan/kept_widths.h"
 #include "engine/lane/lane_stats.h"
+#include "engine/lane/plan/core_share.h"
+#include "engine/lane/plan/kept_widths.h"
+#include "engine/lane/run/encode_image.h"
 #include "kv/state_store.h"
 #include "kv/tier_policy.h"
 #include "sched/bytes_moved.h"

@@ -11,8 +11,8 @@
 #include "core/event.h"
 #include "core/ids.h"
 #include "engine/lane/lane_parts.h"
-#include "engine/lane/run/reuse_check.h"
 #include "engine/lane/move/slot_eviction.h"
+#include "engine/lane/run/reuse_check.h"
 
 namespace uma::engine {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "chat/chat.h"
 #include "chat/calls/tool_format.h"
+#include "chat/chat.h"
 #include "core/error.h"
 #include "core/request.h"
 #include "grammar/grammar.h"

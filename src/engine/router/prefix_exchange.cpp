@@ -71,8 +71,7 @@ Task<std::optional<PromptHead>> PrefixExchange::look_up(kv::RecordPtr record, Te
 }
 
 bool PrefixExchange::is_one_late() const {
-  return std::ranges::any_of(lookups_,
-                             [now = clock_.now()](const auto& each) { return each.second.awaited_until <= now; });
+  return std::ranges::any_of(lookups_, [now = clock_.now()](const auto& each) { return each.second.awaited_until <= now; });
 }
 
 Task<> PrefixExchange::wait_for(const PromptHead& head) {

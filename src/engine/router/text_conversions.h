@@ -5,8 +5,8 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "core/request.h"
-#include "core/work/task.h"
 #include "core/text_conversion.h"
+#include "core/work/task.h"
 #include "engine/router/router_parts.h"
 
 namespace uma::engine {

@@ -24,7 +24,12 @@ Error unknown_session(const std::string& session) {
 }
 
 SessionTable::SessionTable(SessionTableOptions options, kv::Catalog& catalog, TaskRunner& tasks, const Clock& clock)
-    : options_(std::move(options)), catalog_(catalog), tasks_(tasks), clock_(clock), expiry_(tasks.timers()), question_(tasks.timers()) {
+    : options_(std::move(options)),
+      catalog_(catalog),
+      tasks_(tasks),
+      clock_(clock),
+      expiry_(tasks.timers()),
+      question_(tasks.timers()) {
   for (kv::SessionSummary& summary : catalog_.load()) adopt(std::move(summary));
   if (catalog_.is_shared()) ask_others(Duration());
 }

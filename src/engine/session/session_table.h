@@ -9,10 +9,10 @@
 // part of its record.
 //
 // A catalog that several daemons share (kv::Catalog::is_shared) has more: the table lists the sessions of all of them, as they
-// were when it last asked (take_changes()). A lock takes a session that this daemon does not own and reads it anew. A session is given
-// up when another daemon asks for it, as soon as no lock and no run uses it, or when it was not used for a while, and its
-// record then leaves the memory. With a store of states that daemons share, its state is stored there before, and also when it
-// was idle for some seconds. session_sharing.cpp has the functions for that.
+// were when it last asked (take_changes()). A lock takes a session that this daemon does not own and reads it anew. A session
+// is given up when another daemon asks for it, as soon as no lock and no run uses it, or when it was not used for a while, and
+// its record then leaves the memory. With a store of states that daemons share, its state is stored there before, and also when
+// it was idle for some seconds. session_sharing.cpp has the functions for that.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +36,8 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "core/limits.h"
-#include "core/work/reply.h"
 #include "core/request.h"
+#include "core/work/reply.h"
 #include "core/work/task.h"
 #include "engine/session/session_listing.h"
 #include "kv/catalog/catalog.h"
@@ -296,8 +296,8 @@ class SessionTable {
   std::size_t unused_bytes_ = 0;
   std::map<std::pair<TenantId, std::string>, SessionId> names_;
   std::map<TenantId, Account> accounts_;  // Accounts of the tenants that have sessions.
-  Timer expiry_;  // The earliest end of a session's time to live.
-  Timer question_;  // A shared catalog is asked for the changes of others.
+  Timer expiry_;                          // The earliest end of a session's time to live.
+  Timer question_;                        // A shared catalog is asked for the changes of others.
   bool is_asking_ = false;
   bool has_news_ = false;  // Since the question.
   bool is_sync_failing_ = false;

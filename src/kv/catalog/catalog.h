@@ -154,8 +154,9 @@ class Catalog {
   virtual void take(const SessionId& /*id*/, OnRead on_read) {
     on_read(fail(ErrorCode::session_unknown, "the catalog is not shared"));
   }
-  // Call it before the thread of step() starts. `on_news` is called, from any thread, when changes() should be asked for at once, such as
-  // when another daemon wants a session of this one. It may come late or never, so changes() is asked for now and then.
+  // Call it before the thread of step() starts. `on_news` is called, from any thread, when changes() should be asked for at
+  // once, such as when another daemon wants a session of this one. It may come late or never, so changes() is asked for now and
+  // then.
   virtual void call_on_news(std::function<void()> /*on_news*/) {}
   // Gives a session up, whether or not the daemon knows that it owns it.
   virtual void give_up(const SessionId& /*id*/) {}

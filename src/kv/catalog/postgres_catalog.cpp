@@ -317,7 +317,8 @@ SqlExpected<Unit> PostgresCatalog::notify_of(Statement& bound) {
   const std::int64_t run = *row ? bound.integer(0) : 0;
   bound.end();
   if (run == 0 || run == run_) return Unit{};
-  if (auto sent = notify_.run(run); !sent) log_debug("catalog {}: run {} is not notified: {}", shown_, run, sent.error().message);
+  if (auto sent = notify_.run(run); !sent)
+    log_debug("catalog {}: run {} is not notified: {}", shown_, run, sent.error().message);
   return Unit{};
 }
 

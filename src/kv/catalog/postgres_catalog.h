@@ -2,10 +2,10 @@
 // the SQLite catalog.
 //
 // Ownership. A run of a daemon has a row in `daemons` with a lease by the database's clock, which step() and wait() renew. A
-// session belongs to the run in its row, until the run gives it up or its lease has ended and another one takes it. Whoever wants
-// a session, and whoever gives up a wanted one, notifies the other run (NOTIFY), which otherwise looks now and then. Each owner
-// raises the session's fence, and a change names the fence under which it was made, in the transaction that stores it: the
-// change of an owner that lost the session stores nothing, however late it comes.
+// session belongs to the run in its row, until the run gives it up or its lease has ended and another one takes it. Whoever
+// wants a session, and whoever gives up a wanted one, notifies the other run (NOTIFY), which otherwise looks now and then. Each
+// owner raises the session's fence, and a change names the fence under which it was made, in the transaction that stores it:
+// the change of an owner that lost the session stores nothing, however late it comes.
 #pragma once
 
 #include <atomic>
@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/system/descriptors.h"
 #include "base/mailbox.h"
 #include "base/mutex.h"
+#include "base/system/descriptors.h"
 #include "base/system/unique_fd.h"
 #include "kv/catalog/catalog.h"
 #include "kv/catalog/catalog_calls.h"
@@ -78,9 +78,7 @@ class PostgresCatalog final : public Catalog {
     return holds ? lease_.load() : 0;
   }
   // The last renewal, of which there are five in a lease, was not missed twice.
-  [[nodiscard]] bool is_reachable() const override {
-    return clock_.now() < holds_until_.load() - options_.lease * 3 / 5;
-  }
+  [[nodiscard]] bool is_reachable() const override { return clock_.now() < holds_until_.load() - options_.lease * 3 / 5; }
   void look_up(const TenantId& tenant, const std::string& session, OnFound on_found) override;
   void take(const SessionId& id, OnRead on_read) override;
   void give_up(const SessionId& id) override;

@@ -72,16 +72,16 @@ void PostgresImages::stop() {
 
 void PostgresImages::store(TenantId tenant, std::vector<std::string> ids, ReadFile read, Stored done) {
   const auto answer = std::make_shared<Stored>(std::move(done));
-  const bool is_open = inbox_.push(Storing{std::move(tenant), std::move(ids), std::move(read),
-                                           [answer](Expected<Unit> stored) { (*answer)(std::move(stored)); }, 0,
-                                           clock_.now() + kBeginsWithin});
+  const bool is_open =
+      inbox_.push(Storing{std::move(tenant), std::move(ids), std::move(read),
+                          [answer](Expected<Unit> stored) { (*answer)(std::move(stored)); }, 0, clock_.now() + kBeginsWithin});
   if (!is_open) (*answer)(refused_at_end());
 }
 
 void PostgresImages::fetch(std::string id, Fetched done) {
   const auto answer = std::make_shared<Fetched>(std::move(done));
-  const bool is_open = inbox_.push(Fetching{std::move(id), [answer](Expected<Bytes> file) { (*answer)(std::move(file)); },
-                                            clock_.now() + kBeginsWithin});
+  const bool is_open = inbox_.push(
+      Fetching{std::move(id), [answer](Expected<Bytes> file) { (*answer)(std::move(file)); }, clock_.now() + kBeginsWithin});
   if (!is_open) (*answer)(refused_at_end());
 }
 
@@ -165,8 +165,7 @@ auto PostgresImages::with_connection(Work&& work) -> decltype(work()) {
   used_at_ = clock_.now();
   auto result = work();
   // The connection may have ended while nobody used it. All that this class does may be done again.
-  const bool has_ended_at_once =
-      !result && result.error().is_lost() && clock_.now() < used_at_ + kImagesConnectEvery;
+  const bool has_ended_at_once = !result && result.error().is_lost() && clock_.now() < used_at_ + kImagesConnectEvery;
   if (was_open && has_ended_at_once) {
     next_connect_ = {};
     if (connect()) result = work();

@@ -9,9 +9,9 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include "base/system/boot_id.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "base/system/boot_id.h"
 
 namespace uma::kv {
 namespace {

@@ -19,8 +19,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/system/file_calls.h"
 #include "base/log.h"
+#include "base/system/file_calls.h"
 #include "base/system/new_file.h"
 #include "kv/disk/read_streamed.h"
 #include "kv/disk/state_file.h"

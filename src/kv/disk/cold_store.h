@@ -9,8 +9,8 @@
 
 #include "core/error.h"
 #include "core/ids.h"
-#include "kv/snapshot.h"
 #include "kv/disk/state_file.h"
+#include "kv/snapshot.h"
 #include "kv/state_owner.h"
 
 namespace uma::kv {

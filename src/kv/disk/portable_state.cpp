@@ -5,8 +5,8 @@
 #include <format>
 #include <utility>
 
-#include "kv/prefix_index.h"
 #include "kv/disk/state_file.h"
+#include "kv/prefix_index.h"
 
 namespace uma::kv {
 namespace {

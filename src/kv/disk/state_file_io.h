@@ -14,8 +14,8 @@
 #include "base/system/unique_fd.h"
 #include "core/error.h"
 #include "kv/byte_pool.h"
-#include "kv/snapshot.h"
 #include "kv/disk/state_file.h"
+#include "kv/snapshot.h"
 
 namespace uma::kv {
 

@@ -14,11 +14,11 @@
 #include <unistd.h>
 #include <utility>
 
-#include "base/system/file_calls.h"
 #include "base/random.h"
+#include "base/system/file_calls.h"
 #include "base/system/unique_fd.h"
-#include "kv/shared/shared_folder.h"
 #include "kv/disk/state_file_io.h"
+#include "kv/shared/shared_folder.h"
 
 namespace uma::kv {
 namespace {

@@ -16,10 +16,10 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/system/file_calls.h"
 #include "base/log.h"
-#include "base/system/new_file.h"
 #include "base/random.h"
+#include "base/system/file_calls.h"
+#include "base/system/new_file.h"
 #include "kv/disk/state_file.h"
 #include "kv/disk/state_file_io.h"
 

@@ -13,9 +13,9 @@
 
 #include <gtest/gtest.h>
 
+#include "kv/disk/state_file.h"
 #include "kv/shared/shared_prefix_test_support.h"
 #include "kv/shared/shared_store_test_support.h"
-#include "kv/disk/state_file.h"
 
 namespace uma::kv {
 namespace {

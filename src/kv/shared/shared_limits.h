@@ -1,6 +1,6 @@
-// How long a request waits for what other nodes have. It meets each of these waits once at most, but that a session which another
-// node takes meanwhile is taken again. Where a wait ends without a result, the tokens of the state are computed; only kTakeMax
-// ends in a refusal (E_SESSION_002).
+// How long a request waits for what other nodes have. It meets each of these waits once at most, but that a session which
+// another node takes meanwhile is taken again. Where a wait ends without a result, the tokens of the state are computed; only
+// kTakeMax ends in a refusal (E_SESSION_002).
 #pragma once
 
 #include <chrono>

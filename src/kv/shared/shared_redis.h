@@ -18,9 +18,9 @@
 #include <string_view>
 #include <vector>
 
+#include "kv/disk/state_file.h"
 #include "kv/shared/redis.h"
 #include "kv/shared/shared_store.h"
-#include "kv/disk/state_file.h"
 
 namespace uma::kv {
 

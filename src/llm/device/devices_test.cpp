@@ -9,9 +9,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "llm/footprint.h"
 #include "llm/device/layer_fit.h"
 #include "llm/device/llama_devices.h"
+#include "llm/footprint.h"
 #include "llm/llama_model.h"
 
 namespace uma::llm {

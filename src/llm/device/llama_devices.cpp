@@ -8,9 +8,9 @@
 
 #include "base/log.h"
 #include "llm/device/layer_fit.h"
-#include "llm/llama_model.h"
 #include "llm/device/lost_devices.h"
 #include "llm/device/rpc_address.h"
+#include "llm/llama_model.h"
 
 namespace uma::llm {
 namespace {

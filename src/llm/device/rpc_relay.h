@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/system/descriptors.h"
 #include "base/mutex.h"
+#include "base/system/descriptors.h"
 #include "base/system/unique_fd.h"
 #include "core/error.h"
 #include "llm/device/rpc_connect.h"

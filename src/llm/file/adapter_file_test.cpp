@@ -15,9 +15,9 @@
 #include <gguf.h>
 #include <gtest/gtest.h>
 
+#include "llm/file/trial_load.h"
 #include "llm/llama_model.h"
 #include "llm/sampling/logits.h"
-#include "llm/file/trial_load.h"
 #include "testing/gguf_bytes.h"
 
 namespace uma::llm {

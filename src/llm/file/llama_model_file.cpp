@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/system/mapped_file.h"
 #include "base/mutex.h"
+#include "base/system/mapped_file.h"
 #include "base/thrown.h"
 #include "llm/file/gguf_files.h"
 

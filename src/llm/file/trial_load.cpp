@@ -15,9 +15,9 @@
 
 #include "base/bytes.h"
 #include "base/system/unique_fd.h"
-#include "llm/footprint.h"
 #include "llm/file/gguf_files.h"
 #include "llm/file/gguf_header.h"
+#include "llm/footprint.h"
 #include "llm/llama_model.h"
 
 namespace uma::llm {

@@ -9,9 +9,9 @@
 
 #include <gtest/gtest.h>
 
+#include "llm/llama_model.h"
 #include "llm/media/image_tokens.h"
 #include "llm/media/llama_grid_test_support.h"
-#include "llm/llama_model.h"
 
 namespace uma::llm {
 namespace {

@@ -13,12 +13,12 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "llm/device/device_timer.h"
-#include "llm/llama_context.h"
 #include "llm/device/llama_devices.h"
+#include "llm/device/lost_devices.h"
+#include "llm/llama_context.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
 #include "llm/llama_model.h"
-#include "llm/device/lost_devices.h"
 
 namespace uma::llm {
 namespace {

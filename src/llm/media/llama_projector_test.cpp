@@ -9,8 +9,8 @@
 
 #include <gtest/gtest.h>
 
-#include "llm/media/image_tokens.h"
 #include "llm/llama_model.h"
+#include "llm/media/image_tokens.h"
 
 namespace uma::llm {
 namespace {

@@ -31,8 +31,8 @@ using GridPlace = std::array<std::int32_t, 4>;
 
 // The positions of an image's rows in a model with M-RoPE. All rows of a piece must be computed in one call.
 struct ImageGrid {
-  std::vector<GridPlace> places;      // Place of each row, if its piece begins at position 0; empty: positions of one dimension.
-  GridPlace moves{};                  // 1 for each dimension that grows with the position at which a piece begins, else 0.
+  std::vector<GridPlace> places;  // Place of each row, if its piece begins at position 0; empty: positions of one dimension.
+  GridPlace moves{};              // 1 for each dimension that grows with the position at which a piece begins, else 0.
   std::vector<std::int32_t> advance;  // Positions that each piece takes, fewer than its rows.
   bool operator==(const ImageGrid&) const = default;
 };

@@ -13,8 +13,8 @@
 
 #include "core/error.h"
 #include "llm/file/gguf_header.h"
-#include "llm/picture/picture_model.h"
 #include "llm/file/safetensors_header.h"
+#include "llm/picture/picture_model.h"
 
 namespace uma::llm {
 

@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
+#include "llm/llama_model.h"
 #include "llm/picture/clip_tokens.h"
 #include "llm/picture/diffusion_test_support.h"
-#include "llm/llama_model.h"
 #include "llm/picture/time_waves.h"
 
 namespace uma::llm {

@@ -6,11 +6,11 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
+#include "llm/llama_model.h"
 #include "llm/picture/clip_tokens.h"
 #include "llm/picture/diffusion_drawing.h"
 #include "llm/picture/diffusion_file.h"
 #include "llm/picture/diffusion_test_support.h"
-#include "llm/llama_model.h"
 #include "llm/picture/picture_model.h"
 
 namespace uma::llm {

@@ -8,10 +8,10 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "llm/llama_model.h"
 #include "llm/picture/clip_tokens.h"
 #include "llm/picture/diffusion_drawing.h"
 #include "llm/picture/diffusion_graph.h"
-#include "llm/llama_model.h"
 #include "llm/picture/loadable_picture.h"
 #include "llm/picture/prompt_weights.h"
 #include "llm/picture/time_waves.h"

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "llm/picture/flow_drawing.h"
 #include "llm/llama_model.h"
+#include "llm/picture/flow_drawing.h"
 #include "llm/picture/loadable_picture.h"
 #include "llm/picture/picture_graph.h"
 #include "llm/picture/picture_words.h"

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "base/system/unique_fd.h"
-#include "llm/picture/diffusion_file.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_model.h"
+#include "llm/picture/diffusion_file.h"
 #include "llm/picture/picture_file.h"
 
 namespace uma::llm {

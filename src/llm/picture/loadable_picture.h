@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "llm/picture/graph_runner.h"
 #include "llm/device/llama_devices.h"
+#include "llm/picture/graph_runner.h"
 #include "llm/picture/picture_file.h"
 #include "llm/picture/picture_model.h"
 #include "llm/picture/picture_weights.h"

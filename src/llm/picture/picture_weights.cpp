@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "llm/picture/graph_runner.h"
 #include "llm/device/llama_devices.h"
+#include "llm/picture/graph_runner.h"
 
 namespace uma::llm {
 namespace {

@@ -14,8 +14,8 @@
 #include "base/random.h"
 #include "core/ids.h"
 #include "core/sampling_params.h"
-#include "llm/sampling/distribution.h"
 #include "llm/model.h"
+#include "llm/sampling/distribution.h"
 #include "llm/sampling/repetition_penalties.h"
 #include "llm/sampling/token_constraint.h"
 

@@ -17,9 +17,9 @@
 #include "server/connection_shares.h"
 #include "server/http/access_log.h"
 #include "server/http/account.h"
+#include "server/http/handlers/live_responses.h"
 #include "server/http/http_server.h"
 #include "server/http/key_ring.h"
-#include "server/http/handlers/live_responses.h"
 #include "server/server_state.h"
 
 namespace uma::server {

@@ -10,8 +10,8 @@
 #include "base/trace.h"
 #include "core/limits.h"
 #include "server/server_state.h"
-#include "wire/own/event_codec.h"
 #include "wire/openai/picture_codec.h"
+#include "wire/own/event_codec.h"
 #include "wire/own/request_codec.h"
 
 namespace uma::server {

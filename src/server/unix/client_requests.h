@@ -14,9 +14,9 @@
 
 #include "base/byte_budget.h"
 #include "base/published.h"
+#include "core/file/portable_file.h"
 #include "core/ids.h"
 #include "core/model_library.h"
-#include "core/file/portable_file.h"
 #include "core/service.h"
 #include "server/live_feed.h"
 #include "server/outbox.h"

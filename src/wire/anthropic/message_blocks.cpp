@@ -11,10 +11,10 @@
 #include <boost/json/value.hpp>
 
 #include "json/json_writer.h"
-#include "wire/own/event_codec.h"
 #include "wire/generate_fields.h"
-#include "wire/openai/history_fields.h"
 #include "wire/image_fields.h"
+#include "wire/openai/history_fields.h"
+#include "wire/own/event_codec.h"
 
 namespace uma::wire {
 namespace {

@@ -14,10 +14,10 @@
 
 #include "json/json_writer.h"
 #include "wire/agent_fields.h"
-#include "wire/own/cache_diagnostics.h"
+#include "wire/anthropic/message_blocks.h"
 #include "wire/generate_fields.h"
 #include "wire/openai/history_fields.h"
-#include "wire/anthropic/message_blocks.h"
+#include "wire/own/cache_diagnostics.h"
 #include "wire/own/request_codec.h"
 #include "wire/request_fields.h"
 #include "wire/thinking_fields.h"

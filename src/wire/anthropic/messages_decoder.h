@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/request.h"
-#include "wire/json_body.h"
 #include "wire/anthropic/message_threads.h"
+#include "wire/json_body.h"
 
 namespace uma::wire {
 

@@ -8,9 +8,9 @@
 #include <boost/json/value.hpp>
 
 #include "json/json_writer.h"
+#include "wire/anthropic/message_threads.h"
 #include "wire/own/cache_diagnostics.h"
 #include "wire/own/event_codec.h"
-#include "wire/anthropic/message_threads.h"
 
 namespace uma::wire {
 namespace {

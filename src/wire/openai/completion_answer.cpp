@@ -9,9 +9,9 @@
 #include "base/check.h"
 #include "base/utf8.h"
 #include "json/json_writer.h"
+#include "wire/openai/response_tools.h"
 #include "wire/own/cache_diagnostics.h"
 #include "wire/own/event_codec.h"
-#include "wire/openai/response_tools.h"
 
 namespace uma::wire {
 namespace {

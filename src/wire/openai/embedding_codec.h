@@ -10,8 +10,8 @@
 
 #include "core/embedding.h"
 #include "json/field_reader.h"
-#include "wire/own/event_codec.h"
 #include "wire/json_body.h"
+#include "wire/own/event_codec.h"
 
 namespace uma::wire {
 

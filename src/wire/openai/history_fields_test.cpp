@@ -11,8 +11,8 @@
 #include "wire/anthropic/messages_decoder.h"
 #include "wire/ollama/ollama_decoder.h"
 #include "wire/openai/openai_codec.h"
-#include "wire/own/request_codec.h"
 #include "wire/openai/responses_decoder_test_support.h"
+#include "wire/own/request_codec.h"
 
 namespace uma::wire {
 namespace {

@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 
 #include "base/base64.h"
+#include "wire/llama_server/sdapi_codec.h"
 #include "wire/own/frame.h"
 #include "wire/own/request_codec.h"
-#include "wire/llama_server/sdapi_codec.h"
 
 namespace uma::wire {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "json/json_writer.h"
-#include "wire/own/event_codec.h"
 #include "wire/openai/openai_codec.h"
+#include "wire/own/event_codec.h"
 
 namespace uma::wire {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "wire/query.h"
 #include "wire/openai/responses_decoder.h"
+#include "wire/query.h"
 
 namespace uma::wire {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "json/field_reader.h"
 #include "json/json_writer.h"
+#include "wire/openai/sealed_reasoning.h"
 #include "wire/own/cache_diagnostics.h"
 #include "wire/own/event_codec.h"
-#include "wire/openai/sealed_reasoning.h"
 
 namespace uma::wire {
 namespace {

@@ -16,10 +16,10 @@
 
 #include "json/field_reader.h"
 #include "json/json_writer.h"
-#include "wire/own/event_codec.h"
 #include "wire/image_fields.h"
 #include "wire/openai/response_encoder.h"
 #include "wire/openai/response_ids.h"
+#include "wire/own/event_codec.h"
 
 namespace uma::wire {
 namespace {

@@ -5,12 +5,12 @@
 
 #include "base/base64.h"
 #include "json/json_writer.h"
-#include "wire/own/frame.h"
 #include "wire/image_fields.h"
-#include "wire/own/metrics_codec.h"
 #include "wire/openai/response_ids.h"
-#include "wire/sampling_writer.h"
+#include "wire/own/frame.h"
+#include "wire/own/metrics_codec.h"
 #include "wire/own/trace_json.h"
+#include "wire/sampling_writer.h"
 
 namespace uma::wire {
 namespace {

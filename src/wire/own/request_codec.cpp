@@ -16,10 +16,10 @@
 #include "core/model_library.h"
 #include "json/field_reader.h"
 #include "wire/generate_fields.h"
-#include "wire/openai/history_fields.h"
 #include "wire/image_fields.h"
-#include "wire/own/metadata_fields.h"
+#include "wire/openai/history_fields.h"
 #include "wire/openai/picture_codec.h"
+#include "wire/own/metadata_fields.h"
 
 namespace uma::wire {
 namespace {

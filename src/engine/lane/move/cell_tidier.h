@@ -8,9 +8,9 @@
 #include <cstdint>
 
 #include "base/clock.h"
-#include "engine/lane/run/context_calls.h"
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/move/slot_eviction.h"
+#include "engine/lane/run/context_calls.h"
 
 namespace uma::engine {
 

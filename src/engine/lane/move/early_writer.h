@@ -10,9 +10,9 @@
 
 #include "base/clock.h"
 #include "core/ids.h"
-#include "engine/lane/run/context_calls.h"
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/move/state_transfer.h"
+#include "engine/lane/run/context_calls.h"
 
 namespace uma::engine {
 

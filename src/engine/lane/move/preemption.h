@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/lane/run/context_calls.h"
 #include "engine/lane/lane_parts.h"
+#include "engine/lane/move/slot_eviction.h"
+#include "engine/lane/run/context_calls.h"
 #include "engine/lane/run/reply_sampler.h"
 #include "engine/lane/run/reuse_check.h"
 #include "engine/lane/sequence_ends.h"
-#include "engine/lane/move/slot_eviction.h"
 #include "kv/snapshot.h"
 
 namespace uma::engine {

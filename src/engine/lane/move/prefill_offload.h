@@ -1,10 +1,10 @@
 // Offloads long prompts to the prefill lane and takes them back (docs/decisions/0011). Owned by the lane's thread.
 #pragma once
 
-#include "engine/lane/run/batch_runner.h"
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/move/preemption.h"
 #include "engine/lane/plan/tick_planner.h"
+#include "engine/lane/run/batch_runner.h"
 
 namespace uma::engine {
 

@@ -9,12 +9,12 @@
 #include <optional>
 
 #include "base/clock.h"
-#include "engine/lane/run/context_calls.h"
 #include "engine/lane/lane_command.h"
 #include "engine/lane/lane_parts.h"
-#include "engine/lane/run/reuse_check.h"
 #include "engine/lane/move/slot_eviction.h"
 #include "engine/lane/move/state_transfer.h"
+#include "engine/lane/run/context_calls.h"
+#include "engine/lane/run/reuse_check.h"
 
 namespace uma::engine {
 

@@ -3,12 +3,12 @@
 #pragma once
 
 #include "base/clock.h"
-#include "engine/lane/run/context_calls.h"
 #include "engine/lane/lane_parts.h"
+#include "engine/lane/plan/tick_planner.h"
+#include "engine/lane/run/context_calls.h"
 #include "engine/lane/run/reply_sampler.h"
 #include "engine/lane/run/reuse_check.h"
 #include "engine/lane/sequence_ends.h"
-#include "engine/lane/plan/tick_planner.h"
 
 namespace uma::engine {
 

@@ -8,9 +8,9 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "engine/lane/lane_parts.h"
 #include "engine/lane/move/cell_tidier.h"
 #include "engine/lane/move/early_writer.h"
-#include "engine/lane/lane_parts.h"
 #include "engine/lane/move/prefix_copy.h"
 #include "engine/lane/move/slot_eviction.h"
 #include "engine/lane/move/state_moves.h"

@@ -16,7 +16,7 @@ namespace {
 constexpr double kKeepsMs = 2000;           // How long a sequence keeps its slot that was urgent when it was placed.
 constexpr double kReplyTokens = 64;         // Tokens that a reply adds to a request's size: its true length is not known.
 constexpr std::int32_t kLongPrompt = 1024;  // Longer prompts count as this; otherwise they would wait too long.
-constexpr std::size_t kOvertakenMax = 8;  // Sequences that may wait for cells while one behind them is placed.
+constexpr std::size_t kOvertakenMax = 8;    // Sequences that may wait for cells while one behind them is placed.
 
 // Whether the sequence is interactive, or a background one that has waited for long enough.
 bool is_urgent(const Sequence& sequence, TimePoint now) {

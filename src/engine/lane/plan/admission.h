@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/lane/move/context_shifter.h"
 #include "engine/lane/lane_command.h"
 #include "engine/lane/lane_parts.h"
-#include "engine/lane/plan/placement.h"
+#include "engine/lane/move/context_shifter.h"
 #include "engine/lane/move/preemption.h"
+#include "engine/lane/move/slot_eviction.h"
+#include "engine/lane/plan/placement.h"
 #include "engine/lane/plan/prefix_finder.h"
 #include "engine/lane/sequence_ends.h"
-#include "engine/lane/move/slot_eviction.h"
 #include "sched/fair_share.h"
 #include "sched/slot_shares.h"
 

@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "base/published.h"
 #include "core/activity.h"
-#include "engine/lane/plan/admission.h"
 #include "engine/lane/lane_parts.h"
+#include "engine/lane/plan/admission.h"
 #include "engine/lane/plan/latency_targets.h"
 
 namespace uma::engine {

@@ -7,9 +7,9 @@
 
 #include "base/clock.h"
 #include "engine/lane/lane_parts.h"
+#include "engine/lane/move/slot_eviction.h"
 #include "engine/lane/plan/prefix_finder.h"
 #include "engine/lane/run/reuse_check.h"
-#include "engine/lane/move/slot_eviction.h"
 
 namespace uma::engine {
 

@@ -8,7 +8,7 @@ namespace uma::engine {
 namespace {
 
 constexpr std::int32_t kReplyBegin = 8;  // In tokens: the end of a prompt that the next one may lack, like "<think>".
-constexpr std::int32_t kSharedMin = 4;  // In tokens: what every prompt begins with is no reuse.
+constexpr std::int32_t kSharedMin = 4;   // In tokens: what every prompt begins with is no reuse.
 
 // The part of the chain that may be reused.
 std::span<const Token> wanted_of(const Sequence& sequence) {

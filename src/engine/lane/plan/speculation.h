@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/lane/run/context_calls.h"
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/plan/model_drafter.h"
+#include "engine/lane/run/context_calls.h"
 #include "engine/lane/run/reply_sampler.h"
 #include "sched/draft_allotment.h"
 #include "sched/draft_balance.h"

@@ -13,8 +13,8 @@
 
 #include "base/clock.h"
 #include "core/ids.h"
-#include "engine/lane/run/context_calls.h"
 #include "engine/lane/lane_parts.h"
+#include "engine/lane/run/context_calls.h"
 #include "llm/model.h"
 #include "sched/width_costs.h"
 

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "engine/lane/run/batch_runner.h"
-#include "engine/lane/run/context_calls.h"
 #include "engine/lane/lane_command.h"
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/move/preemption.h"
+#include "engine/lane/run/batch_runner.h"
+#include "engine/lane/run/context_calls.h"
 #include "engine/lane/run/reply_sampler.h"
 #include "engine/lane/sequence_ends.h"
 #include "sched/plan_batch.h"

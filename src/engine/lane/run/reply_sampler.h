@@ -8,10 +8,10 @@
 
 #include "base/clock.h"
 #include "core/error.h"
-#include "engine/lane/run/context_calls.h"
-#include "engine/lane/move/context_shifter.h"
 #include "engine/lane/lane_parts.h"
+#include "engine/lane/move/context_shifter.h"
 #include "engine/lane/plan/latency_targets.h"
+#include "engine/lane/run/context_calls.h"
 #include "engine/lane/run/sampling_team.h"
 #include "engine/lane/sequence_ends.h"
 

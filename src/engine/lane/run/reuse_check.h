@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <span>
 
-#include "engine/lane/run/context_calls.h"
 #include "engine/lane/lane_parts.h"
+#include "engine/lane/run/context_calls.h"
 #include "engine/lane/run/reuse_verifier.h"
 #include "kv/state_store.h"
 

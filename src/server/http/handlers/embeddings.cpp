@@ -8,11 +8,11 @@
 #include "base/clock.h"
 #include "server/http/http_connection.h"
 #include "server/http/routes.h"
-#include "wire/openai/embedding_codec.h"
 #include "wire/image_fields.h"
 #include "wire/ollama/ollama_decoder.h"
 #include "wire/ollama/ollama_encoder.h"
 #include "wire/ollama/ollama_models.h"
+#include "wire/openai/embedding_codec.h"
 
 namespace uma::server {
 namespace {

@@ -13,8 +13,8 @@
 #include "core/model_library.h"
 #include "server/http/http_connection.h"
 #include "server/http/routes.h"
-#include "wire/own/model_calls.h"
 #include "wire/ollama/ollama_encoder.h"
+#include "wire/own/model_calls.h"
 
 namespace uma::server {
 namespace {

@@ -11,11 +11,11 @@
 #include "base/trace.h"
 #include "server/http/http_connection.h"
 #include "server/http/routes.h"
-#include "wire/own/metrics_codec.h"
 #include "wire/ollama/ollama_models.h"
 #include "wire/openai/openai_codec.h"
-#include "wire/query.h"
+#include "wire/own/metrics_codec.h"
 #include "wire/own/trace_json.h"
+#include "wire/query.h"
 
 namespace uma::server {
 

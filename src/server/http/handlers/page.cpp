@@ -6,8 +6,8 @@
 
 #include <boost/beast/http/field.hpp>
 
-#include "server/http/http_connection.h"
 #include "server/http/handlers/page_files.h"
+#include "server/http/http_connection.h"
 #include "server/http/routes.h"
 #include "server/http/rules.h"
 

@@ -11,8 +11,8 @@
 
 #include "base/mutex.h"
 #include "core/picture.h"
-#include "core/work/reply.h"
 #include "core/service.h"
+#include "core/work/reply.h"
 #include "wire/openai/picture_codec.h"
 
 namespace uma::server {

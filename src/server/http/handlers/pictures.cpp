@@ -10,13 +10,13 @@
 
 #include "base/clock.h"
 #include "core/capability.h"
-#include "server/http/http_connection.h"
 #include "server/http/handlers/picture_state.h"
+#include "server/http/http_connection.h"
 #include "server/http/routes.h"
 #include "server/server_state.h"
+#include "wire/llama_server/sdapi_codec.h"
 #include "wire/openai/openai_codec.h"
 #include "wire/openai/picture_codec.h"
-#include "wire/llama_server/sdapi_codec.h"
 
 namespace uma::server {
 namespace {

@@ -9,9 +9,9 @@
 #include "base/clock.h"
 #include "core/capability.h"
 #include "core/limits.h"
+#include "server/http/handlers/stored_replies.h"
 #include "server/http/http_connection.h"
 #include "server/http/http_generation.h"
-#include "server/http/handlers/stored_replies.h"
 #include "wire/image_fields.h"
 #include "wire/openai/stored_responses.h"
 

@@ -10,8 +10,8 @@
 #include "core/ids.h"
 #include "core/work/reply.h"
 #include "core/work/tenant_budget.h"
-#include "server/http/http_generation.h"
 #include "server/http/handlers/live_responses.h"
+#include "server/http/http_generation.h"
 #include "server/server_state.h"
 #include "wire/openai/response_encoder.h"
 

@@ -22,10 +22,10 @@
 #include <boost/beast/websocket/stream.hpp>
 
 #include "base/clock.h"
-#include "server/http/http_connection.h"
-#include "server/http/http_generation.h"
 #include "server/http/handlers/response_requests.h"
 #include "server/http/handlers/response_sinks.h"
+#include "server/http/http_connection.h"
+#include "server/http/http_generation.h"
 #include "server/http/routes.h"
 #include "server/http/rules.h"
 #include "server/http/socket_transport.h"

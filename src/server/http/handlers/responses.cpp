@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "server/http/http_connection.h"
 #include "server/http/handlers/live_responses.h"
-#include "server/http/reply_log.h"
 #include "server/http/handlers/response_requests.h"
 #include "server/http/handlers/response_sinks.h"
+#include "server/http/handlers/stored_replies.h"
+#include "server/http/http_connection.h"
+#include "server/http/reply_log.h"
 #include "server/http/routes.h"
 #include "server/http/rules.h"
-#include "server/http/handlers/stored_replies.h"
 #include "server/within.h"
 #include "wire/openai/compaction.h"
 #include "wire/openai/response_encoder.h"

@@ -9,10 +9,10 @@
 #include "json/json_writer.h"
 #include "server/http/http_connection.h"
 #include "server/http/routes.h"
-#include "wire/own/event_codec.h"
-#include "wire/query.h"
-#include "wire/own/request_codec.h"
 #include "wire/openai/stored_responses.h"
+#include "wire/own/event_codec.h"
+#include "wire/own/request_codec.h"
+#include "wire/query.h"
 
 namespace uma::server {
 namespace {
