@@ -19,9 +19,9 @@
 namespace uma::llm {
 namespace {
 
-constexpr std::size_t kTensorsMax = 1u << 16;
+constexpr std::size_t kEntriesMax = 1u << 16;
 constexpr std::size_t kNameBytesMax = 1024;
-constexpr std::size_t kDimensionsMax = 4;
+constexpr std::size_t kRankMax = 4;
 
 struct ElementType {
   std::string_view name;
@@ -77,8 +77,8 @@ Expected<GgufTensor> tensor_of(std::string_view name, const boost::json::value& 
   if (type == std::end(kTypes)) return refuse(std::format("tensor {} has the unknown dtype {}", name, type_name.substr(0, 32)));
   auto shape = numbers_of(entry->if_contains("shape"));
   const auto place = numbers_of(entry->if_contains("data_offsets"));
-  if (!shape || shape->size() > kDimensionsMax)
-    return refuse(std::format("the shape of tensor {} is not a list of up to {} numbers", name, kDimensionsMax));
+  if (!shape || shape->size() > kRankMax)
+    return refuse(std::format("the shape of tensor {} is not a list of up to {} numbers", name, kRankMax));
   if (!place || place->size() != 2 || (*place)[0] > (*place)[1] || (*place)[1] > data_bytes)
     return refuse(std::format("tensor {} is not within the file", name));
   std::uint64_t bytes = type->bytes;
@@ -126,8 +126,8 @@ Expected<GgufHeader> read_safetensors_header(std::uint64_t file_bytes, const Rea
   if (problem || !value.is_object()) return refuse("not a safetensors file: its head is no JSON object");
   GgufHeader header;
   header.data_offset = kLengthBytes + length;
-  if (value.get_object().size() > kTensorsMax + 1)
-    return refuse(std::format("it has {} tensors, more than {}", value.get_object().size(), kTensorsMax));
+  if (value.get_object().size() > kEntriesMax + 1)
+    return refuse(std::format("it has {} tensors, more than {}", value.get_object().size(), kEntriesMax));
   for (const auto& [name, entry] : value.get_object()) {
     if (name == "__metadata__") continue;
     auto tensor = tensor_of(name, entry, file_bytes - header.data_offset);

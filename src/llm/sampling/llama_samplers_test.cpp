@@ -27,7 +27,7 @@ LibrarySampler owned(llama_sampler* sampler) {
   return {sampler, &llama_sampler_free};
 }
 
-std::vector<float> random_logits(Random& random, std::size_t vocabulary) {
+std::vector<float> normal_logits(Random& random, std::size_t vocabulary) {
   std::vector<float> logits(vocabulary);
   for (float& logit : logits) {
     double sum = 0;
@@ -71,7 +71,7 @@ void expect_equal(const std::map<Token, double>& ours, const std::map<Token, dou
 TEST(LibrarysSamplers, CutTypicalTokensAlike) {
   Random random(5);
   for (int round = 0; round < 100; ++round) {
-    const std::vector<float> logits = random_logits(random, 1 + random.next_below(3000));
+    const std::vector<float> logits = normal_logits(random, 1 + random.next_below(3000));
     for (const double p : {0.05, 0.5, 0.95}) {
       SamplingParams params{.temperature = 1, .typical_p = p};
       expect_equal(chances_of(params, logits), chances_of(owned(llama_sampler_init_typical(static_cast<float>(p), 1)), logits),
@@ -83,7 +83,7 @@ TEST(LibrarysSamplers, CutTypicalTokensAlike) {
 TEST(LibrarysSamplers, ExcludeTheTopChoicesAlike) {
   Random random(6);
   for (int round = 0; round < 100; ++round) {
-    const std::vector<float> logits = random_logits(random, 1 + random.next_below(200));
+    const std::vector<float> logits = normal_logits(random, 1 + random.next_below(200));
     for (const double threshold : {0.01, 0.1, 0.4, 0.6}) {
       SamplingParams params{.temperature = 1, .xtc_probability = 1, .xtc_threshold = threshold};
       expect_equal(chances_of(params, logits),
@@ -97,7 +97,7 @@ TEST(LibrarysSamplers, MirostatBeginsAlike) {
   Random random(7);
   for (int round = 0; round < 100; ++round) {
     const auto vocabulary = static_cast<std::size_t>(2 + random.next_below(3000));
-    const std::vector<float> logits = random_logits(random, vocabulary);
+    const std::vector<float> logits = normal_logits(random, vocabulary);
     for (const double tau : {0.5, 2.0, 5.0}) {
       SamplingParams params{.temperature = 1, .mirostat = 1, .mirostat_tau = tau};
       const auto tau_f = static_cast<float>(tau);
@@ -140,7 +140,7 @@ TEST(LibrarysSamplers, PenalizeTheLastTokensAlike) {
       const auto token = static_cast<Token>(random.next_below(30));
       ours.accept(token);
       llama_sampler_accept(theirs.get(), token);
-      std::vector<float> logits = random_logits(random, 30);
+      std::vector<float> logits = normal_logits(random, 30);
       const std::vector<float> expected = logits_after(theirs, logits);
       ours.apply(logits);
       expect_near(logits, expected, std::format("repeat_last_n {}, token {}", last_n, i));
@@ -158,7 +158,7 @@ void expect_same_dry(const SamplingParams& params, const Vocab* vocab, const Lib
     const Token token = alphabet[random.next_below(alphabet.size())];
     ours.accept(token);
     llama_sampler_accept(theirs.get(), token);
-    std::vector<float> logits = random_logits(random, vocabulary);
+    std::vector<float> logits = normal_logits(random, vocabulary);
     const std::vector<float> before = logits;
     const std::vector<float> expected = logits_after(theirs, logits);
     ours.apply(logits);

@@ -21,7 +21,7 @@ bool Placement::evict_ahead(const Sequence& sequence) {
 std::optional<std::size_t> Placement::choose_slot(const Sequence& sequence, const PrefixHit& hit) {
   if (const auto own = parts_.slots.find_of(sequence.job.session)) return own;
   const bool is_slot = hit.kind == PrefixHit::Kind::slot;
-  if (is_slot && can_take_over(parts_.slots[hit.slot], hit.tokens_count, parts_.shape().is_unified)) return hit.slot;
+  if (is_slot && hit.takes_over) return hit.slot;
   if (const auto empty = parts_.slots.find_empty()) return empty;
   const auto least =
       eviction_.least_valuable_slot(is_slot ? hit.slot : Slot::kNowhere, static_cast<std::size_t>(hit.tokens_count));

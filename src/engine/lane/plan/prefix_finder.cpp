@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/lane/move/state_transfer.h"
 #include "image/image_runs.h"
 
 namespace uma::engine {
@@ -16,12 +17,6 @@ std::span<const Token> wanted_of(const Sequence& sequence) {
 }
 
 }  // namespace
-
-bool can_take_over(const Slot& slot, std::int32_t count, bool is_unified) {
-  if (slot.is_running || !slot.owner.session.empty()) return false;
-  const std::int32_t sent = std::min(static_cast<std::int32_t>(slot.sent), size_of(slot.tokens));
-  return count + kReplyBegin >= sent || (!is_unified && count >= size_of(slot.tokens) / 4 * 3);
-}
 
 // The best hit so far.
 class PrefixFinder::Search {
@@ -125,11 +120,12 @@ void PrefixFinder::consider_other_slots(Search& search) const {
     }
     const std::int32_t count = search.usable_of_slot(i, slot.unmoved());
     if (count <= own_count || (!slot.is_of(sequence.job.forked_from) && count < kSharedMin)) continue;
-    const bool is_copied = !parts_.shape().is_unified && (has_slot || !can_take_over(slot, count, false));
+    const bool takes_over = !has_slot && this->takes_over(i, count);
+    const bool is_copied = !parts_.shape().is_unified && !takes_over;
     if (is_copied && !slot.is_of(sequence.job.forked_from) && count < kReusedMin) continue;
     // A copy is made by saving a state, which has only the window at the end of the slot.
     if (is_copied && !parts_.shape().can_truncate && count < size_of(slot.tokens)) continue;
-    search.consider({.kind = PrefixHit::Kind::slot, .tokens_count = count, .slot = i},
+    search.consider({.kind = PrefixHit::Kind::slot, .tokens_count = count, .slot = i, .takes_over = takes_over},
                     is_copied ? copy_ms(slot.tokens.size()) : 0);
   }
 }
@@ -140,6 +136,19 @@ bool PrefixFinder::may_share(const Sequence& sequence, const Slot& slot) const {
   if (slot.is_ephemeral || slot.adapters != sequence.job.adapters) return false;
   if (parts_.options.is_reproducible || slot.owner.is_private) return slot.is_of(sequence.job.forked_from);
   return slot.owner.is_public || slot.owner.tenant.value == sequence.job.flow.tenant;
+}
+
+// Whether a request that continues the slot's first `count` tokens takes the slot: no session owns it, and what is lost was
+// generated. What a client has sent it will send again. It is lost only where a copy is slower, too large or impossible.
+bool PrefixFinder::takes_over(std::size_t index, std::int32_t count) const {
+  const Slot& slot = parts_.slots[index];
+  if (slot.is_running || !slot.owner.session.empty()) return false;
+  const std::int32_t lost = std::min(static_cast<std::int32_t>(slot.sent), size_of(slot.tokens)) - count;
+  if (lost <= kReplyBegin) return true;
+  if (parts_.shape().is_unified) return false;
+  if (!parts_.shape().can_truncate) return count >= size_of(slot.tokens) / 4 * 3;
+  return copy_ms(slot.tokens.size()) > parts_.compute_ms(lost, count) ||
+         state_reservation_bytes(parts_.context, static_cast<std::int32_t>(index)) > parts_.pool.bytes_max();
 }
 
 double PrefixFinder::copy_ms(std::size_t tokens) const {

@@ -19,6 +19,7 @@ struct PrefixHit {
   enum class Kind : std::uint8_t { none, slot, snapshot, store } kind = Kind::none;
   std::int32_t tokens_count = 0;  // Tokens of the chain that it covers.
   std::size_t slot = 0;           // For kind `slot`.
+  bool takes_over = false;        // For kind `slot`: the rest of that slot may be lost.
   kv::StoredMatch stored{};       // For kind `store`; for kind `snapshot` only its length and is_own.
   kv::SnapshotPtr held{};         // For kind `store`; null: the state is on disk.
 
@@ -26,11 +27,6 @@ struct PrefixHit {
   [[nodiscard]] bool is_on_disk() const { return kind == Kind::store && held == nullptr; }
   [[nodiscard]] bool is_loaded() const { return kind == Kind::snapshot || kind == Kind::store; }
 };
-
-// Whether a request that continues the slot's first `count` tokens becomes the slot's owner: no session owns it, and what is
-// lost was generated. What a client has sent it will send again: it is copied, except for a small part of it in a context that
-// is not unified, where a copy takes time and memory.
-[[nodiscard]] bool can_take_over(const Slot& slot, std::int32_t count, bool is_unified);
 
 class PrefixFinder {
  public:
@@ -46,6 +42,7 @@ class PrefixFinder {
  private:
   class Search;
   [[nodiscard]] bool may_share(const Sequence& sequence, const Slot& slot) const;
+  [[nodiscard]] bool takes_over(std::size_t index, std::int32_t count) const;
   [[nodiscard]] double copy_ms(std::size_t tokens) const;
   void consider_own_slot(Search& search) const;
   [[nodiscard]] PrefixHit find_stored(const Search& search) const;

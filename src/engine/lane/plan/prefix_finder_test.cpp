@@ -130,7 +130,7 @@ TEST_F(PrefixFinderTest, AHistoryThatIsSentWholeGoesOnWhereItsBeginningIs) {
 TEST_F(PrefixFinderTest, WhatWasSentStaysAndWhatWasGeneratedGoes) {
   for (const bool is_unified : {true, false}) {
     make_with_store({.sequences = 2, .unified = is_unified});
-    store_.limit_memory({.at_rest = 0, .in_all = 0});  // What leaves its slot is lost.
+    store_.limit_memory({.at_rest = 0, .in_all = 1 << 20});  // Copies have memory; what leaves its slot has none.
     const std::string head = "what both of them begin with, and what is very long";
     const std::string first = head + ", the first says";
     const std::string second = head + ", and the second asks";
@@ -142,6 +142,11 @@ TEST_F(PrefixFinderTest, WhatWasSentStaysAndWhatWasGeneratedGoes) {
     EXPECT_EQ(ask(5, first + " more", "").usage.reused_tokens, all_of(first) + 1);
     EXPECT_EQ(ask(6, second, "").usage.reused_tokens, all_of(second)) << "in the other slot";
   }
+  make_with_store({.sequences = 2, .unified = false});
+  store_.limit_memory({.at_rest = 0, .in_all = 0});
+  const std::string most = std::string(90, 'm');
+  ask(1, most + "to the first", "");
+  EXPECT_EQ(ask(2, most + "to the second", "").usage.reused_tokens, 97) << "without memory for a copy it takes the slot";
 }
 
 TEST_F(PrefixFinderTest, TenantsShareOnlyWhatIsPublic) {
