@@ -67,7 +67,7 @@ std::size_t SlotShares::slots_left(const std::string& tenant, const Uses& uses, 
   const std::size_t least = std::max<std::size_t>(1, shared / sharers);
   const std::size_t most = (shared + sharers - 1) / sharers;
   const std::size_t own = use_of(tenant).running;
-  std::size_t kept = 0;
+  std::size_t kept_for_ready = 0;
   std::size_t kept_for_absent = is_one_absent ? 1 : 0;
   for (const auto& [name, other] : tenants_) {
     if (name == tenant) continue;
@@ -76,12 +76,12 @@ std::size_t SlotShares::slots_left(const std::string& tenant, const Uses& uses, 
     const std::size_t wanted = std::max(other.peak_lately(now), has + use.ready);
     // The remainder of the division is kept only from those who have their part of it.
     const std::size_t missing = excess(std::min(wanted, own < most ? least : most), has);
-    const std::size_t comes_now = has > 0 ? missing : std::min(missing, use.ready);
-    kept += comes_now;
+    const std::size_t comes_now = std::min(missing, use.ready);
+    kept_for_ready += comes_now;
     kept_for_absent += missing - comes_now;
   }
   // Tenants who ask now and then do not all come at once.
-  kept += std::min(kept_for_absent, slots < kSlotsForAbsent ? 0 : slots / 2);
+  const std::size_t kept = kept_for_ready + std::min(kept_for_absent, slots < kSlotsForAbsent ? 0 : slots / 2);
   return std::min(free, std::max(excess(least, own), excess(free, kept)));
 }
 

@@ -1,6 +1,6 @@
 // Decides how many of a context's slots a tenant may use. A reply has its slot to its end, so everybody's first token would
 // wait for a tenant that took all slots. A tenant is sure of an equal share of them: as many as it used at once lately are kept
-// free for it. FairShare decides whose request is next in the others. Only interactive requests count, since background ones
+// free for it. The others go by FairShare, one to each before a second. Only interactive requests count, since background ones
 // give way. Pure; owned by one lane. Bounded: beyond kTenantsMax those that have been away for the longest time are forgotten.
 #pragma once
 

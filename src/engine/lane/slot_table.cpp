@@ -83,7 +83,6 @@ void SlotTable::keep(std::size_t index, std::size_t count) {
   Slot& slot = slots_[index];
   slot.tokens.resize(count);
   if (!slot.was_moved()) slot.moved_from = Slot::kNowhere;
-  slot.sent = std::min(slot.sent, count);
   slot.written_to = std::min(slot.written_to, count);
   if (slot.written_to == 0) slot.write_at = kNever;
   cells_.keep(index, count);
@@ -157,6 +156,7 @@ void SlotTable::drop(std::size_t index) {
 void SlotTable::clear(std::size_t index) {
   drop(index);
   slots_[index].owner = {};
+  slots_[index].sent = 0;
   slots_[index].uses = 0;
   slots_[index].write_at = kNever;
   slots_[index].failed_writes = 0;

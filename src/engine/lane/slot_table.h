@@ -37,7 +37,7 @@ struct Slot {
   std::vector<Token> tokens;  // Cached in the context.
   kv::StateOwner owner;       // The owner of the tokens; without a session: an ended one-shot request.
   llm::AdapterSet adapters;   // The adapters that the tokens were computed with.
-  std::size_t sent = 0;       // So many of them a client has sent; those behind were generated.
+  std::size_t sent = 0;       // The length of the last prompt, of which some may not be cached; tokens behind were generated.
   bool is_running = false;
   bool is_ephemeral = false;          // Never stored.
   std::size_t moved_from = kNowhere;  // Tokens from here on were moved by a context shift.
@@ -111,7 +111,7 @@ class SlotTable {
   }
   void note_write_failed(std::size_t index) { ++slots_[index].failed_writes; }
   void put_off_write(std::size_t index, TimePoint at) { slots_[index].write_at = at; }
-  // The slot's sequence has a prompt of so many tokens.
+  // Tokens behind the first `count` are generated ones.
   void set_sent(std::size_t index, std::size_t count) { slots_[index].sent = count; }
   // The slot's sequence is one of this agent. The idle slot of the agent that has begun it, if its tool runs, is kept.
   void set_agent(std::size_t index, const Agent& agent, TimePoint now);

@@ -23,16 +23,19 @@ constexpr double kWaitMaxMs = 2000;  // How long a request waits until a state i
 
 }  // namespace
 
-bool SlotEviction::is_worth_storing(const Slot& slot) const {
+// Of a slot without a session, `staying` tokens are not lost.
+bool SlotEviction::is_worth_storing(const Slot& slot, std::size_t staying) const {
   if (parts_.context.is_lost()) return false;
   if (slot.is_ephemeral || slot.was_moved() || parts_.families.of(slot.adapters) == 0) return false;
   if (size_of(slot.tokens) < parts_.options.stored_tokens_min) return false;
-  return !slot.owner.session.empty() || size_of(slot.tokens) >= kWorthAPause || is_worth_the_wait(slot);
+  if (!slot.owner.session.empty()) return true;
+  const auto lost = size_of(slot.tokens) - static_cast<std::int32_t>(staying);
+  return lost >= kWorthAPause || (lost > 0 && is_worth_the_wait(slot, lost));
 }
 
 // In a burst of prompts every one waits for all states that are stored before it; so do streams where a state has no pieces.
 // Another tenant counts as one, so that its burst does not cost this one its states.
-bool SlotEviction::is_worth_the_wait(const Slot& slot) const {
+bool SlotEviction::is_worth_the_wait(const Slot& slot, std::int32_t lost) const {
   const bool streams_wait = !parts_.shape().knows_pieces();
   std::size_t waiting = 0;
   std::set<std::string_view> others;
@@ -42,9 +45,8 @@ bool SlotEviction::is_worth_the_wait(const Slot& slot) const {
     if (tenant == slot.owner.tenant.value || others.insert(tenant).second) ++waiting;
   }
   const std::uint64_t bytes = slot.tokens.size() * parts_.shape().kv_bytes_per_token;
-  const std::int32_t tokens = size_of(slot.tokens);
-  return kv::is_worth_the_wait(waiting, parts_.transfer.save_ms(bytes),
-                               tokens == 0 ? 0 : parts_.step_model.prefill_ms(tokens, 0));
+  const double compute_ms = parts_.step_model.prefill_ms(lost, size_of(slot.tokens) - lost);
+  return kv::is_worth_the_wait(waiting, parts_.transfer.save_ms(bytes), compute_ms);
 }
 
 // No other state is evicted from memory for a state without a session.
@@ -55,16 +57,16 @@ std::optional<ByteBudget::Share> SlotEviction::reserve(std::size_t index, kv::Gi
   return is_of_session ? parts_.options.store->make_room(bytes, how) : parts_.pool.reserve(bytes);
 }
 
-void SlotEviction::store(std::size_t index) {
-  if (!is_worth_storing(parts_.slots[index])) return;
+void SlotEviction::store(std::size_t index, std::size_t staying) {
+  if (!is_worth_storing(parts_.slots[index], staying)) return;
   if (auto reserved = reserve(index, kv::GiveWay::at_once)) {
-    store(index, std::move(*reserved));
+    save(index, std::move(*reserved));
   } else {
     report_not_stored(index);
   }
 }
 
-void SlotEviction::store(std::size_t index, ByteBudget::Share reserved) {
+void SlotEviction::save(std::size_t index, ByteBudget::Share reserved) {
   const Slot& slot = parts_.slots[index];
   const TimePoint began = parts_.clock.now();
   auto snapshot = save_sequence(parts_.context, static_cast<std::int32_t>(index), slot.tokens, slot.adapters, parts_.pool,
@@ -92,14 +94,14 @@ void SlotEviction::report_not_stored(std::size_t index) {
   parts_.options.store->note_dropped();
 }
 
-bool SlotEviction::store_by_disk(std::size_t index) {
+bool SlotEviction::store_by_disk(std::size_t index, std::size_t staying) {
   const Slot& slot = parts_.slots[index];
   if (slot.owner.session.empty() || !is_worth_storing(slot)) {
-    store(index);
+    store(index, staying);
     return true;
   }
   if (auto reserved = reserve(index, kv::GiveWay::by_disk)) {
-    store(index, std::move(*reserved));
+    save(index, std::move(*reserved));
     return true;
   }
   const TimePoint now = parts_.clock.now();
@@ -113,8 +115,8 @@ bool SlotEviction::store_by_disk(std::size_t index) {
 kv::StateView SlotEviction::view_of(std::size_t index) const {
   const Slot& slot = parts_.slots[index];
   return {.id = index,
-          .bytes = slot.tokens.size() * parts_.shape().kv_bytes_per_token,
-          .tokens_count = slot.tokens.size(),
+          .bytes = parts_.slots.tokens_alone(index) * parts_.shape().kv_bytes_per_token,
+          .tokens_count = parts_.slots.tokens_alone(index),
           .uses = slot.uses,
           .idle_s = to_ms(parts_.clock.now() - std::max(slot.last_used, slot.kept_at)) / 1000,
           .pause_s = slot.pause_s,
@@ -225,7 +227,9 @@ std::optional<std::size_t> SlotEviction::least_valuable_slot(std::size_t reused,
     if (parts_.slots[i].is_running || parts_.slots[i].is_empty()) continue;
     kv::StateView& view = idle.emplace_back(view_of(i));
     view.bytes = 1;  // Every slot is one slot.
-    if (i == reused && parts_.slots[i].owner.session.empty()) view.tokens_count -= std::min(kept, view.tokens_count);
+    if (i != reused || !parts_.slots[i].owner.session.empty()) continue;
+    const std::size_t all = parts_.slots[i].tokens.size();
+    view.tokens_count = std::min(view.tokens_count, all - std::min(kept, all));
   }
   const kv::StateView* least = kv::least_valuable(idle, parts_.options.eviction);
   return least == nullptr ? std::nullopt : std::optional<std::size_t>(least->id);
@@ -244,7 +248,8 @@ bool SlotEviction::is_saving(std::size_t index) const {
 // Interactive streams do not wait for a whole state: it is saved piece by piece before its slot is freed.
 bool SlotEviction::waits_for_pieces(std::size_t index) {
   const bool may_begin = !pieces_failed_ && parts_.shape().knows_pieces() && parts_.sequences.someone_streams();
-  if (!is_saving(index) && !(may_begin && is_worth_storing(parts_.slots[index]) && begin_saving(index))) return false;
+  if (!is_saving(index) && !(may_begin && is_worth_storing(parts_.slots[index], shared_tokens(index)) && begin_saving(index)))
+    return false;
   if (wanted_since_ == kNever) wanted_since_ = parts_.clock.now();
   is_waiting_ = true;
   return true;
@@ -257,10 +262,10 @@ bool SlotEviction::evict(std::size_t index, kv::GiveWay how) {
     if (parts_.slots[index].is_empty()) return true;
   }
   if (how == kv::GiveWay::at_once) {
-    store(index);
+    store(index, shared_tokens(index));
   } else if (!is_over_time && waits_for_pieces(index)) {
     return false;
-  } else if (!store_by_disk(index)) {
+  } else if (!store_by_disk(index, shared_tokens(index))) {
     return false;
   }
   parts_.slots.clear(index);
@@ -291,7 +296,7 @@ void SlotEviction::store_all() {
       const auto has_come = [&] { return reserved || (reserved = reserve(i, kv::GiveWay::by_disk)); };
       if (!reserved && parts_.options.wait_for_disk) parts_.options.wait_for_disk(has_come);
       if (reserved) {
-        store(i, std::move(*reserved));
+        save(i, std::move(*reserved));
       } else {
         report_not_stored(i);
       }

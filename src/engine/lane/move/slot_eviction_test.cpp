@@ -208,6 +208,20 @@ TEST_F(SlotEvictionTest, ShortPromptsWithACommonBeginningTakeEachOthersSlotNotAL
   EXPECT_GE(ask(4, history + "and now?", "").usage.reused_tokens, 100);
 }
 
+// A slot whose beginning another slot has, too, is worth only its own part.
+TEST_F(SlotEvictionTest, WhatAnotherSlotHasTooGoesFirst) {
+  make_with_store({.cells = 4096, .sequences = 3, .unified = true});
+  store_.limit_memory({.at_rest = 0, .in_all = 0});
+  const std::string head(400, 'h');
+  const std::string alone(100, 'c');
+  ask(1, alone, "");
+  ask(2, head + " the first one says hello", "");
+  ask(3, head + " and the second one has a question", "");
+  ask(4, "something else", "");
+  EXPECT_EQ(ask(5, alone, "").usage.reused_tokens, 99);
+  EXPECT_GE(ask(6, head + " and now?", "").usage.reused_tokens, 400);
+}
+
 // --- Copies for other daemons
 
 TEST_F(SlotEvictionTest, ACopyOfAnIdleConversationIsStoredAndTheConversationStays) {

@@ -16,7 +16,7 @@ bool Placement::evict_ahead(const Sequence& sequence) {
   return !eviction_.is_waiting();
 }
 
-// Chooses the session's own slot, else an unowned slot that the sequence continues, else the lowest empty slot, else the idle
+// Chooses the session's own slot, else an unowned slot that the sequence takes over, else the lowest empty slot, else the idle
 // one with which least is lost.
 std::optional<std::size_t> Placement::choose_slot(const Sequence& sequence, const PrefixHit& hit) {
   if (const auto own = parts_.slots.find_of(sequence.job.session)) return own;
@@ -28,7 +28,7 @@ std::optional<std::size_t> Placement::choose_slot(const Sequence& sequence, cons
   if (!least) return std::nullopt;
   if (is_slot && *least == hit.slot) {
     // It keeps the tokens of the hit and gets a new owner; its earlier owner's state is stored.
-    if (!eviction_.store_by_disk(hit.slot)) return std::nullopt;
+    if (!eviction_.store_by_disk(hit.slot, static_cast<std::size_t>(hit.tokens_count))) return std::nullopt;
     parts_.slots.disown(hit.slot);
   } else if (!eviction_.evict(*least, kv::GiveWay::by_disk)) {
     return std::nullopt;

@@ -9,6 +9,7 @@ namespace uma::engine {
 namespace {
 
 constexpr std::int32_t kReplyBegin = 8;  // In tokens: the end of a prompt that the next one may lack, like "<think>".
+constexpr double kCopyPauseMs = 10;      // So long streams wait for a copy.
 constexpr std::int32_t kSharedMin = 4;   // In tokens: what every prompt begins with is no reuse.
 
 // The part of the chain that may be reused.
@@ -31,6 +32,8 @@ class PrefixFinder::Search {
   // `ready_ms`: the time to bring in the hit.
   void consider(const PrefixHit& hit, double ready_ms) {
     const std::int32_t added = hit.tokens_count - best_.tokens_count;
+    const bool needs_no_copy = hit.takes_over && best_.kind == PrefixHit::Kind::slot && !best_.takes_over;
+    if (added == 0 && needs_no_copy) best_ = hit;
     if (added <= 0) return;
     // In reproducible mode computed tokens are always reused, because computing them again may give other bits.
     const bool is_faster = ready_ms <= finder_.parts_.compute_ms(added, best_.tokens_count);
@@ -120,7 +123,7 @@ void PrefixFinder::consider_other_slots(Search& search) const {
     }
     const std::int32_t count = search.usable_of_slot(i, slot.unmoved());
     if (count <= own_count || (!slot.is_of(sequence.job.forked_from) && count < kSharedMin)) continue;
-    const bool takes_over = !has_slot && this->takes_over(i, count);
+    const bool takes_over = !has_slot && may_take(i, count);
     const bool is_copied = !parts_.shape().is_unified && !takes_over;
     if (is_copied && !slot.is_of(sequence.job.forked_from) && count < kReusedMin) continue;
     // A copy is made by saving a state, which has only the window at the end of the slot.
@@ -138,17 +141,23 @@ bool PrefixFinder::may_share(const Sequence& sequence, const Slot& slot) const {
   return slot.owner.is_public || slot.owner.tenant.value == sequence.job.flow.tenant;
 }
 
-// Whether a request that continues the slot's first `count` tokens takes the slot: no session owns it, and what is lost was
-// generated. What a client has sent it will send again. It is lost only where a copy is slower, too large or impossible.
-bool PrefixFinder::takes_over(std::size_t index, std::int32_t count) const {
+// Whether a request that continues the slot's first `count` tokens takes the slot: no session owns it, the request uses most of
+// it, and what is lost was generated. What a client has sent it may send again; it is lost only where the context can copy
+// nothing cheaply.
+bool PrefixFinder::may_take(std::size_t index, std::int32_t count) const {
   const Slot& slot = parts_.slots[index];
-  if (slot.is_running || !slot.owner.session.empty()) return false;
+  if (slot.is_running || !slot.owner.session.empty() || count < size_of(slot.tokens) / 4 * 3) return false;
   const std::int32_t lost = std::min(static_cast<std::int32_t>(slot.sent), size_of(slot.tokens)) - count;
-  if (lost <= kReplyBegin) return true;
-  if (parts_.shape().is_unified) return false;
-  if (!parts_.shape().can_truncate) return count >= size_of(slot.tokens) / 4 * 3;
-  return copy_ms(slot.tokens.size()) > parts_.compute_ms(lost, count) ||
-         state_reservation_bytes(parts_.context, static_cast<std::int32_t>(index)) > parts_.pool.bytes_max();
+  return lost <= kReplyBegin || !can_copy(index, lost);
+}
+
+// Whether a copy of the slot's beginning costs less than computing the `lost` tokens behind it. Streams wait for it.
+bool PrefixFinder::can_copy(std::size_t index, std::int32_t lost) const {
+  if (parts_.shape().is_unified) return true;
+  const std::uint64_t bytes = state_reservation_bytes(parts_.context, static_cast<std::int32_t>(index));
+  if (!parts_.shape().can_truncate || parts_.pool.bytes_reserved() + bytes > parts_.pool.bytes_max()) return false;
+  const double ms = copy_ms(parts_.slots[index].tokens.size());
+  return ms <= parts_.compute_ms(lost, 0) && (ms <= kCopyPauseMs || !parts_.sequences.someone_streams());
 }
 
 double PrefixFinder::copy_ms(std::size_t tokens) const {

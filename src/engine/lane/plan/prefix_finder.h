@@ -19,7 +19,7 @@ struct PrefixHit {
   enum class Kind : std::uint8_t { none, slot, snapshot, store } kind = Kind::none;
   std::int32_t tokens_count = 0;  // Tokens of the chain that it covers.
   std::size_t slot = 0;           // For kind `slot`.
-  bool takes_over = false;        // For kind `slot`: the rest of that slot may be lost.
+  bool takes_over = false;        // For kind `slot`: the sequence gets that slot, and the rest of its tokens is lost.
   kv::StoredMatch stored{};       // For kind `store`; for kind `snapshot` only its length and is_own.
   kv::SnapshotPtr held{};         // For kind `store`; null: the state is on disk.
 
@@ -42,7 +42,8 @@ class PrefixFinder {
  private:
   class Search;
   [[nodiscard]] bool may_share(const Sequence& sequence, const Slot& slot) const;
-  [[nodiscard]] bool takes_over(std::size_t index, std::int32_t count) const;
+  [[nodiscard]] bool may_take(std::size_t index, std::int32_t count) const;
+  [[nodiscard]] bool can_copy(std::size_t index, std::int32_t lost) const;
   [[nodiscard]] double copy_ms(std::size_t tokens) const;
   void consider_own_slot(Search& search) const;
   [[nodiscard]] PrefixHit find_stored(const Search& search) const;

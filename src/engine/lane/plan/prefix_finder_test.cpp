@@ -125,28 +125,30 @@ TEST_F(PrefixFinderTest, AHistoryThatIsSentWholeGoesOnWhereItsBeginningIs) {
   EXPECT_EQ(longer.usage.reused_tokens, static_cast<std::int32_t>(kPrompt.size()));
 }
 
-// Of two conversations with the same long beginning neither loses its own part to the other; a new reply takes the place of
-// the old one.
+// Of conversations with the same long beginning none loses its own part to another; a new reply takes the old one's place.
 TEST_F(PrefixFinderTest, WhatWasSentStaysAndWhatWasGeneratedGoes) {
+  const std::string head(400, 'h');
+  const std::vector<std::string> prompts{head + " the first one says hello", head + " and the second one has a question",
+                                         head + " and the second one's sister has one, too"};
   for (const bool is_unified : {true, false}) {
-    make_with_store({.sequences = 2, .unified = is_unified});
+    make_with_store({.cells = 4096, .sequences = 3, .unified = is_unified});
     store_.limit_memory({.at_rest = 0, .in_all = 1 << 20});  // Copies have memory; what leaves its slot has none.
-    const std::string head = "what both of them begin with, and what is very long";
-    const std::string first = head + ", the first says";
-    const std::string second = head + ", and the second asks";
-    const auto all_of = [](const std::string& prompt) { return static_cast<std::int32_t>(prompt.size()) - 1; };
-    ask(1, first, "");
-    ask(2, second, "");
-    EXPECT_EQ(ask(3, first, "").usage.reused_tokens, all_of(first));
-    EXPECT_EQ(ask(4, second, "").usage.reused_tokens, all_of(second));
-    EXPECT_EQ(ask(5, first + " more", "").usage.reused_tokens, all_of(first) + 1);
-    EXPECT_EQ(ask(6, second, "").usage.reused_tokens, all_of(second)) << "in the other slot";
+    std::uint64_t id = 0;
+    for (const std::string& prompt : prompts) ask(++id, prompt, "");
+    for (int round = 0; round < 2; ++round) {
+      for (const std::string& prompt : prompts) {
+        EXPECT_EQ(ask(++id, prompt, "").usage.reused_tokens, static_cast<std::int32_t>(prompt.size()) - 1) << is_unified << id;
+      }
+    }
   }
-  make_with_store({.sequences = 2, .unified = false});
+}
+
+TEST_F(PrefixFinderTest, WithoutMemoryForACopyTheSlotIsTaken) {
+  make_with_store({.cells = 1024, .sequences = 2});
   store_.limit_memory({.at_rest = 0, .in_all = 0});
-  const std::string most = std::string(90, 'm');
-  ask(1, most + "to the first", "");
-  EXPECT_EQ(ask(2, most + "to the second", "").usage.reused_tokens, 97) << "without memory for a copy it takes the slot";
+  const std::string most(200, 'm');
+  ask(1, most + " and what the first one says", "");
+  EXPECT_EQ(ask(2, most + " but the second one asks", "").usage.reused_tokens, 201);
 }
 
 TEST_F(PrefixFinderTest, TenantsShareOnlyWhatIsPublic) {
