@@ -314,7 +314,10 @@ class Signals(unittest.TestCase):
 
     def test_usr1_with_a_vanished_folder_is_logged_and_survived(self):
         with uma.Daemon() as daemon, daemon.client() as client:
-            shutil.rmtree(daemon.data_dir)
+            def is_gone():
+                shutil.rmtree(daemon.data_dir, ignore_errors=True)  # The daemon may write a file meanwhile.
+                return not daemon.data_dir.exists()
+            uma.until(is_gone, "the folder is gone")
             daemon.signal(signal.SIGUSR1)
             uma.until(lambda: "metrics.json" in daemon.log(), "the failure is logged")
             self.assertEqual("pong", client.call(type="ping")["event"])

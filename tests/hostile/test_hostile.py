@@ -25,7 +25,7 @@ class Tables(unittest.TestCase):
     """The attackers know every type, route and field of the daemon."""
 
     def test_every_frame_type(self):
-        table = source("wire/request_codec.cpp").split("kDecoders = {{")[1].split("}};")[0]
+        table = source("wire/own/request_codec.cpp").split("kDecoders = {{")[1].split("}};")[0]
         self.assertEqual(set(re.findall(r'\{"(\w+)", ', table)), set(surface.FRAMES))
 
     def test_every_route(self):
@@ -37,7 +37,7 @@ class Tables(unittest.TestCase):
         self.assertLessEqual({("GET", path) for method, path in known if method == "HEAD"}, served)  # HEAD has the routes of GET.
 
     def test_every_field(self):
-        text = "\n".join(path.read_text() for path in (uma.ROOT / "src" / "wire").glob("*.cpp") if not path.stem.endswith("_test"))
+        text = "\n".join(path.read_text() for path in (uma.ROOT / "src" / "wire").rglob("*.cpp") if not path.stem.endswith("_test"))
         names = set(re.findall(r'\b\w+\.(?:text|required_text|boolean|integer|unsigned_integer|number|array|object|find)\(\s*"(\w+)"', text))
         self.assertGreater(len(names), 80)
         self.assertEqual(set(), names - set(surface.FIELDS))

@@ -95,7 +95,7 @@ Expected<Unit> check_rows(std::span<const std::byte> bytes, std::int32_t type) {
 
 Expected<Unit> check_state_values(std::span<const std::byte> state, bool has_grids) {
   constexpr std::uint32_t kStreamsMax = 1024;
-  constexpr std::uint32_t kLayersMax = 4096;
+  constexpr std::uint32_t kStateLayersMax = 4096;
   constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 32;  // Limit of a row, so that products stay within 64 bits.
   if (has_grids) {
     const auto parts = split_images(state, 0, std::numeric_limits<std::int32_t>::max());
@@ -114,7 +114,7 @@ Expected<Unit> check_state_values(std::span<const std::byte> state, bool has_gri
     const bool is_transposed = in.take_number<std::uint32_t>() != 0;
     const auto layers = in.take_number<std::uint32_t>();
     (void)in.take(2 * sizeof(std::uint32_t));  // The rotation of keys and values, if they are quantized.
-    if (in.is_short() || layers > kLayersMax) return cannot_be_checked();
+    if (in.is_short() || layers > kStateLayersMax) return cannot_be_checked();
     const auto check_tensor = [&]() -> Expected<Unit> {
       const auto type = in.take_number<std::int32_t>();
       const auto row_bytes = in.take_number<std::uint64_t>();

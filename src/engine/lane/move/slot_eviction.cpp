@@ -23,7 +23,7 @@ constexpr double kWaitMaxMs = 2000;  // How long a request waits until a state i
 
 }  // namespace
 
-// Of a slot without a session, `staying` tokens are not lost.
+// A slot without a session does not lose its first `staying` tokens.
 bool SlotEviction::is_worth_storing(const Slot& slot, std::size_t staying) const {
   if (parts_.context.is_lost()) return false;
   if (slot.is_ephemeral || slot.was_moved() || parts_.families.of(slot.adapters) == 0) return false;
