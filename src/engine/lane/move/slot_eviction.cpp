@@ -114,9 +114,10 @@ bool SlotEviction::store_by_disk(std::size_t index, std::size_t staying) {
 
 kv::StateView SlotEviction::view_of(std::size_t index) const {
   const Slot& slot = parts_.slots[index];
+  const std::size_t alone = parts_.slots.tokens_alone(index);
   return {.id = index,
-          .bytes = parts_.slots.tokens_alone(index) * parts_.shape().kv_bytes_per_token,
-          .tokens_count = parts_.slots.tokens_alone(index),
+          .bytes = alone * parts_.shape().kv_bytes_per_token,
+          .tokens_count = alone,
           .uses = slot.uses,
           .idle_s = to_ms(parts_.clock.now() - std::max(slot.last_used, slot.kept_at)) / 1000,
           .pause_s = slot.pause_s,
@@ -246,10 +247,10 @@ bool SlotEviction::is_saving(std::size_t index) const {
 }
 
 // Interactive streams do not wait for a whole state: it is saved piece by piece before its slot is freed.
-bool SlotEviction::waits_for_pieces(std::size_t index) {
+bool SlotEviction::waits_for_pieces(std::size_t index, std::size_t staying) {
   const bool may_begin = !pieces_failed_ && parts_.shape().knows_pieces() && parts_.sequences.someone_streams();
-  if (!is_saving(index) && !(may_begin && is_worth_storing(parts_.slots[index], shared_tokens(index)) && begin_saving(index)))
-    return false;
+  const auto begins = [&] { return may_begin && is_worth_storing(parts_.slots[index], staying) && begin_saving(index); };
+  if (!is_saving(index) && !begins()) return false;
   if (wanted_since_ == kNever) wanted_since_ = parts_.clock.now();
   is_waiting_ = true;
   return true;
@@ -261,11 +262,12 @@ bool SlotEviction::evict(std::size_t index, kv::GiveWay how) {
     continue_store(kNever);
     if (parts_.slots[index].is_empty()) return true;
   }
+  const std::size_t shared = parts_.slots[index].tokens.size() - parts_.slots.tokens_alone(index);
   if (how == kv::GiveWay::at_once) {
-    store(index, shared_tokens(index));
-  } else if (!is_over_time && waits_for_pieces(index)) {
+    store(index, shared);
+  } else if (!is_over_time && waits_for_pieces(index, shared)) {
     return false;
-  } else if (!store_by_disk(index, shared_tokens(index))) {
+  } else if (!store_by_disk(index, shared)) {
     return false;
   }
   parts_.slots.clear(index);

@@ -20,11 +20,11 @@ class SlotEviction {
  public:
   explicit SlotEviction(const LaneParts& parts) : parts_(parts) {}
 
-  // Copies the slot's state to the store, if it is worth storing and memory is free.
+  // Copies the slot's state to the store, if it is worth storing and memory is free. Its first `staying` tokens stay in the
+  // context.
   void store(std::size_t index, std::size_t staying = 0);
   // Copies the slot's state to the store for a request that needs the slot: the request waits while other states are written to
   // disk to free memory. False: it has to wait. After a limit the state is dropped.
-  // `staying`: the slot's first tokens that stay in the context.
   [[nodiscard]] bool store_by_disk(std::size_t index, std::size_t staying = 0);
   // Frees the cells of the idle slot whose tokens are worth least for their size, and which is not in `except`. False: there is
   // none, or its state has to wait.
@@ -79,17 +79,13 @@ class SlotEviction {
   [[nodiscard]] bool is_over_share(const TenantId& tenant) const;
   [[nodiscard]] bool is_worth_storing(const Slot& slot, std::size_t staying = 0) const;
   [[nodiscard]] bool is_worth_the_wait(const Slot& slot, std::int32_t lost) const;
-  // The number of the slot's tokens that other slots have, too.
-  [[nodiscard]] std::size_t shared_tokens(std::size_t index) const {
-    return parts_.slots[index].tokens.size() - parts_.slots.tokens_alone(index);
-  }
   [[nodiscard]] std::optional<ByteBudget::Share> reserve(std::size_t index, kv::GiveWay how);
   void save(std::size_t index, ByteBudget::Share reserved);
   void report_not_stored(std::size_t index);
   [[nodiscard]] bool begin_saving(std::size_t index);
   [[nodiscard]] bool is_same(const Storing& storing) const;
   [[nodiscard]] bool is_saving(std::size_t index) const;
-  [[nodiscard]] bool waits_for_pieces(std::size_t index);
+  [[nodiscard]] bool waits_for_pieces(std::size_t index, std::size_t staying);
 
   const LaneParts& parts_;
   std::optional<Storing> storing_;

@@ -125,7 +125,7 @@ TEST_F(PrefixFinderTest, AHistoryThatIsSentWholeGoesOnWhereItsBeginningIs) {
   EXPECT_EQ(longer.usage.reused_tokens, static_cast<std::int32_t>(kPrompt.size()));
 }
 
-// Of conversations with the same long beginning none loses its own part to another; a new reply takes the old one's place.
+// No conversation loses its own part to another with the same long beginning; a new reply takes the old one's place.
 TEST_F(PrefixFinderTest, WhatWasSentStaysAndWhatWasGeneratedGoes) {
   const std::string head(400, 'h');
   const std::vector<std::string> prompts{head + " the first one says hello", head + " and the second one has a question",
