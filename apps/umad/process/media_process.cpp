@@ -54,6 +54,7 @@ namespace {
 // some seconds.
 constexpr rlim_t kMediaCpuSecondsMax = 30;
 constexpr rlim_t kMediaDataBytesMax = rlim_t{1536} << 20;
+constexpr int kMediaNiceness = 10;                            // Streams go first.
 constexpr Duration kMediaPatience = std::chrono::minutes(2);  // On a machine that is busy.
 constexpr Duration kEndPatience = std::chrono::seconds(1);    // A process that has answered ends at once.
 constexpr std::uint64_t kTextBytesMax = 1000;
@@ -306,6 +307,7 @@ int run_media_command(const std::vector<std::string>& arguments) {
     return 1;
   }
   set_thread_name("umad-media");
+  yield_to_others(kMediaNiceness);
   set_limit(RLIMIT_CORE, 0, 0);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // Their shadow memory would count.
   set_limit(RLIMIT_DATA, kMediaDataBytesMax, kMediaDataBytesMax);

@@ -66,16 +66,23 @@ void WorkPool::wake_all() {
 
 WorkPool::Threads WorkPool::threads_for(const TenantId& id, const Tenant& tenant, Kind kind, TimePoint now) const {
   if (kind == kFile) return Threads::files;
-  const bool is_huge = tenant.jobs[kind].front().bytes >= kHugeBytes;
-  return is_huge || uses_much(id, tenant, now) ? Threads::patient : Threads::texts;
+  const std::size_t bytes = tenant.jobs[kind].front().bytes;
+  const auto anyone = [](const Tenant&) { return true; };
+  const bool is_patient =
+      bytes >= kHugeBytes || (bytes >= kLargeBytes && another_asks(id, now, anyone)) || uses_much(id, tenant, now);
+  return is_patient ? Threads::patient : Threads::texts;
+}
+
+template <class Predicate>
+bool WorkPool::another_asks(const TenantId& id, TimePoint now, Predicate is_meant) const {
+  return std::ranges::any_of(tenants_, [&](const auto& other) {
+    return other.first != id && now < other.second.asked_at + kAsksFor && is_meant(other.second);
+  });
 }
 
 bool WorkPool::uses_much(const TenantId& id, const Tenant& tenant, TimePoint now) const {
   const double used = tenant.recent(now);
-  if (used <= kMuchMs) return false;
-  return std::ranges::any_of(tenants_, [&](const auto& other) {
-    return other.first != id && now < other.second.asked_at + kAsksFor && other.second.recent(now) * kMuchMore < used;
-  });
+  return used > kMuchMs && another_asks(id, now, [&](const Tenant& other) { return other.recent(now) * kMuchMore < used; });
 }
 
 bool WorkPool::is_free(Threads threads, Kind kind) const {

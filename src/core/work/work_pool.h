@@ -27,12 +27,14 @@ namespace uma {
 // A pool of threads, which call step(): the engine owns them. The tenant whose jobs took the least CPU time lately goes first.
 // At most one job with a short text, one with a long text and one that reads a file of a tenant run at a time, each kind in the
 // order of arrival. Long ones leave a thread to the short ones, and files, which other processes decode, have threads beside
-// them. Huge texts, and those of a tenant that has used much more CPU time in the last second than another that asks, run on
-// threads of a lower priority, which take only the time that nobody else wants. So one tenant's jobs delay only its own.
+// them. Threads of a lower priority, which take only the time that nobody else wants, run huge texts and, while another tenant
+// asks, large ones and those of a tenant that has used much more CPU time in the last second. So one tenant's jobs delay only
+// its own.
 class WorkPool {
  public:
   using Job = MoveOnlyFunction<void()>;
   static constexpr std::size_t kLongBytes = 32'768;
+  static constexpr std::size_t kLargeBytes = 128 << 10;  // Tens of milliseconds of tokenizing.
   static constexpr std::size_t kHugeBytes = 4 << 20;
 
   // Which threads call: those for texts, those for files, those of a lower priority, or threads for all jobs, as in tests.
@@ -123,6 +125,9 @@ class WorkPool {
   [[nodiscard]] Threads threads_for(const TenantId& id, const Tenant& tenant, Kind kind, TimePoint now) const
       REQUIRES_LOCK(mutex_);
   [[nodiscard]] bool uses_much(const TenantId& id, const Tenant& tenant, TimePoint now) const REQUIRES_LOCK(mutex_);
+  // Whether another tenant for which `is_meant` holds has asked lately.
+  template <class Predicate>
+  [[nodiscard]] bool another_asks(const TenantId& id, TimePoint now, Predicate is_meant) const REQUIRES_LOCK(mutex_);
   [[nodiscard]] bool has_job(Threads threads) REQUIRES_LOCK(mutex_) { return next(threads).tenant != tenants_.end(); }
   void wake() REQUIRES_LOCK(mutex_);
   void wake(Threads threads) REQUIRES_LOCK(mutex_);

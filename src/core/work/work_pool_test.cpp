@@ -109,6 +109,18 @@ TEST_F(WorkPoolTest, PatientThreadsRunHugeTextsAndThoseOfWhoUsedMuchTime) {
   EXPECT_EQ(ran_, "sfHba");
 }
 
+TEST_F(WorkPoolTest, LargeTextsArePatientWhileAnotherTenantAsks) {
+  using Threads = WorkPool::Threads;
+  post("a", WorkPool::kLargeBytes, "L");
+  EXPECT_TRUE(pool_.step(Threads::texts)) << "a is alone";
+  post("b", 1, "s");
+  post("a", WorkPool::kLargeBytes, "L");
+  EXPECT_TRUE(pool_.step(Threads::texts));
+  EXPECT_FALSE(pool_.step(Threads::texts));
+  EXPECT_TRUE(pool_.step(Threads::patient));
+  EXPECT_EQ(ran_, "LsL");
+}
+
 TEST_F(WorkPoolTest, WhoIsAloneNeedsNoPatience) {
   post_busy("a", std::chrono::milliseconds(200));
   EXPECT_TRUE(pool_.step(WorkPool::Threads::texts));
