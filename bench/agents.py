@@ -423,7 +423,7 @@ def describe(options, divisor, jobs):
     return (f"{options.model.name}, {options.trace.name}; lengths ÷ {divisor}, pauses ÷ {options.speed:g} and at most "
             f"{options.pause_max_s:g} s; {options.slots} slots, -c {options.slots} × {options.context}, one pool of cells, {options.threads} "
             f"compute thread{'s' if options.threads > 1 else ''}; {options.pairs} pair{'s' if options.pairs > 1 else ''}.{event}\n"
-            f"Agents: {'; '.join(f'{agents}: {job.describe()}' for agents, job in jobs.items())}.")
+            + ("" if options.kill else f"Agents: {'; '.join(f'{agents}: {job.describe()}' for agents, job in jobs.items())}."))
 
 
 def run_pairs(agents, job, options, folder):

@@ -20,7 +20,7 @@ namespace uma::umad {
 // The processors that this process may use. Empty if Linux cannot report them (more than 1,024).
 [[nodiscard]] std::vector<int> allowed_processors();
 
-// Parts of the first function on Linux, for tests; `sys` is the root of sysfs. A processor without topology files counts as one
+// Parts of these functions on Linux, for tests; `sys` is the root of sysfs. A processor without topology files counts as one
 // core.
 [[nodiscard]] std::int32_t count_physical_cores(std::span<const int> processors, const std::filesystem::path& sys);
 // CPU quota of the cgroup (version 2) mounted under `sys` in whole processors; 0: none.

@@ -13,10 +13,10 @@ std::atomic<std::uint64_t> heap_bytes_held{0};
 }  // namespace
 
 void* allocate_bytes(std::size_t size) {
+  const bool is_huge = size >= kHugeBlockFrom;
+  void* place = is_huge ? ::operator new(size, std::align_val_t{kHugePage}) : ::operator new(size);
   heap_bytes_held.fetch_add(size, std::memory_order_relaxed);
-  if (size < kHugeBlockFrom) return ::operator new(size);
-  void* place = ::operator new(size, std::align_val_t{kHugePage});
-  advise_huge_pages(place, size);
+  if (is_huge) advise_huge_pages(place, size);
   return place;
 }
 

@@ -12,7 +12,7 @@ namespace uma {
 // Buffers of 4 MiB and more use huge pages if the system offers them: allocating 74 MB takes 12 ms instead of 30.
 [[nodiscard]] void* allocate_bytes(std::size_t size);
 void free_bytes(void* place, std::size_t size) noexcept;
-// Total size of all such buffers. Any thread.
+// The bytes of all buffers of any size, which the limit of stored states counts. Any thread.
 [[nodiscard]] std::uint64_t bytes_held();
 
 template <class T>

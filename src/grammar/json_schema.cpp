@@ -497,9 +497,13 @@ class JsonRules::Compiler {
     const bool has_names = !keys.listed.empty() || !keys.by_pattern.empty();
     if (additional == nullptr && has_names) keys.additional = false;
     if (keys.additional != false || !keys.by_pattern.empty()) keys.others = TextConditions{};
-    // A required property without a schema has the schema of additional properties.
+    // A required property without a schema has the schema of additional properties, if no pattern matches it.
     for (const std::string& key : keys.required) {
-      if (!keys.listed.contains(key)) keys.listed[key] = additional == nullptr ? boost::json::value(true) : *additional;
+      if (keys.listed.contains(key)) continue;
+      const bool is_additional = additional != nullptr && std::ranges::none_of(keys.by_pattern, [&](const auto& each) {
+                                   return matches_key(each.first, key, path);
+                                 });
+      keys.listed[key] = is_additional ? *additional : boost::json::value(true);
     }
     apply_key_names(keys, schema, path);
     apply_key_patterns(keys, path);
@@ -554,13 +558,15 @@ class JsonRules::Compiler {
     }
   }
 
+  bool matches_key(const Pattern& pattern, std::string_view key, const std::string& path) {
+    return checker_.matches_all({pattern}, key, below(path, "patternProperties")).value_or(false);
+  }
+
   // Listed keys have the schemas of the patterns that they match, too.
   void apply_key_patterns(Keys& keys, const std::string& path) {
     for (auto& member : keys.listed) {
       for (const auto& [pattern, of_pattern] : keys.by_pattern) {
-        const auto does_match =
-            checker_.matches_all({pattern}, std::string_view(member.key()), below(path, "patternProperties"));
-        if (does_match.value_or(false))
+        if (matches_key(pattern, std::string_view(member.key()), path))
           member.value() = boost::json::object{{"allOf", boost::json::array{member.value(), of_pattern}}};
       }
     }
@@ -653,7 +659,10 @@ class JsonRules::Compiler {
   LeftOut& left_out_;
   RuleWriter rules_;
   TextRules texts_{rules_};
-  SchemaFlattener flattener_{left_out_};
+  SchemaFlattener flattener_{left_out_, [this](std::string_view pattern, std::string_view key, const std::string& place) {
+                               const auto read = checker_.pattern_of(pattern, place);
+                               return read && checker_.matches_all({*read}, key, place).value_or(false);
+                             }};
   SchemaChecker checker_{flattener_, texts_, left_out_};
   std::map<std::string, std::string> known_;       // The rule of each schema, indexed by its text.
   std::map<std::string, std::string> text_rules_;  // Rules for texts and numbers, by their conditions.

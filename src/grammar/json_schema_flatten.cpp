@@ -413,8 +413,8 @@ boost::json::value SchemaFlattener::merge(const boost::json::value& a, const boo
     }
   }
   merge_patterns(both, left, right);
-  merge_pattern_properties(both, left, right);
-  merge_properties(both, left, right);
+  merge_pattern_properties(both, left, right, path);
+  merge_properties(both, left, right, path);
   merge_items(both, left, right);
   if (both.contains("enum") && left.contains("enum") && right.contains("enum") && both["enum"].get_array().empty())
     return false;
@@ -444,7 +444,6 @@ boost::json::value SchemaFlattener::merge_keyword(std::string_view name, const b
   }
   if (name == "anyOf") {
     charge(a.get_array().size() * b.get_array().size(), path);
-
     boost::json::array both;
     for (const boost::json::value& first : a.get_array()) {
       for (const boost::json::value& second : b.get_array())
@@ -494,9 +493,18 @@ void SchemaFlattener::merge_patterns(boost::json::object& both, const boost::jso
   if (!all.empty()) both[kMorePatterns] = std::move(all);
 }
 
-// A property that only one schema's patterns match is an additional one of the other.
+// A property that only one schema's patterns match is an additional one of the other, unless that lists it: then what the other
+// says of additional ones is left out, since a pattern has one schema for all keys.
 void SchemaFlattener::merge_pattern_properties(boost::json::object& both, const boost::json::object& left,
-                                               const boost::json::object& right) {
+                                               const boost::json::object& right, const std::string& path) {
+  const std::string place = below(path, "patternProperties");
+  const auto lists_a_match = [&](const boost::json::object& schema, std::string_view pattern) {
+    const boost::json::value* listed = schema.if_contains("properties");
+    if (listed == nullptr || !schema.contains("additionalProperties")) return false;
+    charge(listed->get_object().size(), place);
+    return std::ranges::any_of(
+        listed->get_object(), [&](const auto& member) { return matches_key_(pattern, std::string_view(member.key()), place); });
+  };
   boost::json::object merged;
   const auto add_all = [&](const boost::json::object& from, const boost::json::object& other) {
     const boost::json::value* patterns = from.if_contains("patternProperties");
@@ -504,7 +512,11 @@ void SchemaFlattener::merge_pattern_properties(boost::json::object& both, const 
     const boost::json::value* others = other.if_contains("patternProperties");
     for (const auto& [pattern, schema] : patterns->get_object()) {
       const boost::json::value* second = others == nullptr ? nullptr : others->get_object().if_contains(pattern);
-      if (second == nullptr) second = other.if_contains("additionalProperties");
+      if (second == nullptr && lists_a_match(other, pattern)) {
+        left_out_.add(place, "matches a property that is listed beside additionalProperties");
+      } else if (second == nullptr) {
+        second = other.if_contains("additionalProperties");
+      }
       if (!merged.contains(pattern)) merged[pattern] = second == nullptr ? schema : both_of(schema, *second);
     }
   };
@@ -535,8 +547,19 @@ boost::json::value SchemaFlattener::both_of(const boost::json::value& a, const b
   return a == b ? a : boost::json::value(boost::json::object{{"allOf", boost::json::array{a, b}}});
 }
 
+const boost::json::value* SchemaFlattener::additional_for(std::string_view key, const boost::json::object& schema,
+                                                          const std::string& path) const {
+  const boost::json::value* additional = schema.if_contains("additionalProperties");
+  const boost::json::value* patterns = schema.if_contains("patternProperties");
+  if (additional == nullptr || patterns == nullptr) return additional;
+  const bool has_pattern = std::ranges::any_of(patterns->get_object(), [&](const auto& member) {
+    return matches_key_(std::string_view(member.key()), key, below(path, "patternProperties"));
+  });
+  return has_pattern ? nullptr : additional;
+}
+
 void SchemaFlattener::merge_properties(boost::json::object& both, const boost::json::object& left,
-                                       const boost::json::object& right) {
+                                       const boost::json::object& right, const std::string& path) const {
   const boost::json::value* additional_left = left.if_contains("additionalProperties");
   const boost::json::value* additional_right = right.if_contains("additionalProperties");
   const boost::json::object empty;
@@ -547,12 +570,13 @@ void SchemaFlattener::merge_properties(boost::json::object& both, const boost::j
   boost::json::object properties;
   for (const auto& [key, value] : properties_of(left)) {
     const boost::json::value* other = properties_of(right).if_contains(key);
-    if (other == nullptr) other = additional_right;
+    if (other == nullptr) other = additional_for(key, right, path);
     properties[key] = other == nullptr ? value : both_of(value, *other);
   }
   for (const auto& [key, value] : properties_of(right)) {
     if (properties.contains(key)) continue;
-    properties[key] = additional_left == nullptr ? value : both_of(value, *additional_left);
+    const boost::json::value* other = additional_for(key, left, path);
+    properties[key] = other == nullptr ? value : both_of(value, *other);
   }
   if (!properties.empty()) both["properties"] = properties;
   if (additional_left != nullptr && additional_right != nullptr) {

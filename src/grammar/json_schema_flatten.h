@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <boost/json/value.hpp>
@@ -19,8 +21,11 @@ inline constexpr std::string_view kMorePatterns = "pattern*";
 
 class SchemaFlattener {
  public:
+  // Whether a key of an object matches a pattern of `place`.
+  using MatchesKey = std::function<bool(std::string_view pattern, std::string_view key, const std::string& place)>;
+
   // `left_out` gets the keywords that no grammar can express.
-  explicit SchemaFlattener(LeftOut& left_out) : left_out_(left_out) {}
+  SchemaFlattener(LeftOut& left_out, MatchesKey matches_key) : left_out_(left_out), matches_key_(std::move(matches_key)) {}
 
   // References are relative to `root`, which must outlive their use. The work so far stays counted: each schema has a limit,
   // and all schemas together have another.
@@ -28,7 +33,8 @@ class SchemaFlattener {
   // Counts work before it is done, because merging and comparing can take much more work than the length of the schema.
   void charge(std::uint64_t units, const std::string& path);
   void charge_all_of(const boost::json::value& value, const std::string& path);
-  // Returns `schema` as an object with `anyOf` as its only combination, or as a boolean.
+  // Returns `schema` as an object with `anyOf` as its only combination, or as a boolean. The schemas in it stay as they are.
+  // `depth`: 0, or one more than that of the schema around it.
   boost::json::value flatten(const boost::json::value& schema, const std::string& path, int depth);
   static boost::json::array types_of(const boost::json::object& schema);
 
@@ -54,16 +60,21 @@ class SchemaFlattener {
                                    const std::string& path);
   boost::json::value merge_types(const boost::json::value& a, const boost::json::value& b, const std::string& path);
   static boost::json::value both_of(const boost::json::value& a, const boost::json::value& b);
-  static void merge_properties(boost::json::object& both, const boost::json::object& left, const boost::json::object& right);
+  // The schema of a key that the schema's properties do not list, without those of patterns; null: none.
+  [[nodiscard]] const boost::json::value* additional_for(std::string_view key, const boost::json::object& schema,
+                                                         const std::string& path) const;
+  void merge_properties(boost::json::object& both, const boost::json::object& left, const boost::json::object& right,
+                        const std::string& path) const;
   static void merge_items(boost::json::object& both, const boost::json::object& left, const boost::json::object& right);
   static void merge_patterns(boost::json::object& both, const boost::json::object& left, const boost::json::object& right);
-  static void merge_pattern_properties(boost::json::object& both, const boost::json::object& left,
-                                       const boost::json::object& right);
+  void merge_pattern_properties(boost::json::object& both, const boost::json::object& left, const boost::json::object& right,
+                                const std::string& path);
   [[nodiscard]] bool are_disjoint(const boost::json::array& branches, const std::string& path, int depth);
   // False if it is unknown.
   bool are_disjoint(const boost::json::value& a, const boost::json::value& b, const std::string& path, int depth);
 
   LeftOut& left_out_;
+  const MatchesKey matches_key_;
   const boost::json::value* root_ = nullptr;
   std::size_t flattened_ = 0;
   std::uint64_t work_ = 0;

@@ -368,6 +368,10 @@ TEST(JsonSchema, LeavesOutAloneWhatItCannotEnforce) {
        {"#/items/items/$ref"},
        "[[1]]",
        "[1]"},
+      {R"({"allOf":[{"patternProperties":{"^a":{"type":"integer"}}},{"properties":{"ab":{}},"additionalProperties":false}]})",
+       {"#/patternProperties"},
+       R"({"ab":1})",
+       R"({"ab":"x"})"},
   };
   for (const Row& row : rows) {
     LeftOut left_out;
@@ -479,6 +483,12 @@ TEST(JsonSchema, EnforcesKeys) {
       {R"({"properties":{"n_a":{"minimum":3}},"patternProperties":{"^n_":{"type":"integer"}},"additionalProperties":{"type":"null"}})",
        {R"({"n_a":3})", R"({"n_b":1})", R"({"x":null})"},
        {R"({"n_a":2})", R"({"n_b":null})", R"({"x":1})"}},
+      {R"({"patternProperties":{"^n_":{"type":"integer"}},"additionalProperties":false,"required":["n_a"]})",
+       {R"({"n_a":1})", R"({"n_a":1,"n_b":2})"},
+       {"{}", R"({"n_a":null})", R"({"x":1})"}},
+      {R"({"allOf":[{"properties":{"n_a":{"minimum":3}}},{"patternProperties":{"^n_":{"type":"integer"}},"additionalProperties":false}]})",
+       {"{}", R"({"n_a":3})", R"({"n_b":1})"},
+       {R"({"n_a":2})", R"({"n_a":"x"})", R"({"x":1})"}},
       {R"({"properties":{"a":{},"b":{},"c":{}},"minProperties":2,"maxProperties":2})",
        {R"({"a":1,"b":1})", R"({"b":1,"c":1})"},
        {R"({"a":1})", R"({"a":1,"b":1,"c":1})", "{}"}},

@@ -38,8 +38,7 @@ std::vector<std::string> words_of(std::string_view name) {
 
 // The name without the address of a registry and the names of owners.
 std::string_view without_owner(std::string_view name) {
-  const std::size_t tag = name.find(':', name.rfind('/') + 1);  // npos + 1 is 0.
-  return name.substr(name.rfind('/', tag) + 1);
+  return name.substr(name.rfind('/') + 1);  // npos + 1 is 0.
 }
 
 bool is_number(std::string_view word) {

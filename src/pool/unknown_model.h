@@ -10,7 +10,7 @@ namespace uma::pool {
 // is only one model that the request can mean.
 enum class UnknownModel : std::uint8_t { automatic, use_default, refuse };
 
-// How a requested name agrees with the name of a model, file or repository in another spelling.
+// How a requested name agrees with the name of a model, file or repository in another spelling; later ones agree better.
 enum class Likeness : std::uint8_t {
   none,
   beginning,  // It has the first words of the name, and behind a colon others in their order: "llama3.2:3b".
@@ -18,7 +18,7 @@ enum class Likeness : std::uint8_t {
 };
 
 // Compares a name as Ollama and Hugging Face write them (NAME:TAG, library/NAME, hf.co/OWNER/REPO:QUANT) with a known one.
-// Pure.
+// Pure; on uma-http for each request whose name is not known.
 [[nodiscard]] Likeness likeness(std::string_view asked, std::string_view known);
 
 // Whether a program means a hosted model by this name, as "claude-sonnet-4-5", "openai/gpt-5" or "o3". Programs ask for such

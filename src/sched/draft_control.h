@@ -13,11 +13,11 @@ struct DraftPrior {
   double right = 0.5;
   std::int32_t weight = 1;       // In observed draft tokens.
   std::int32_t weight_max = 20;  // The latest so many draft tokens count.
-  double retry = 0;              // Share of the distance, per draft token that was not tried.
+  double retry = 0;              // Share of the distance, per tick without a draft.
 };
 
-// Prior of drafts from a sequence's own text, which cost nothing and are compared with the text even if untried, and of a draft
-// model, which is often right but costs calls of its own.
+// Prior of drafts from a sequence's own text, which cost nothing and are compared with the tokens that come even if untried,
+// and of a draft model, which is often right but costs calls of its own.
 inline constexpr DraftPrior kOwnTextPrior{};
 inline constexpr DraftPrior kDraftModelPrior{.right = 0.8, .weight = 8, .weight_max = 8, .retry = 1.0 / 512};
 
@@ -25,15 +25,15 @@ class DraftControl {
  public:
   explicit DraftControl(DraftPrior prior = kOwnTextPrior) : prior_(prior), right_(prior.right), weight_(prior.weight) {}
 
-  // Returns how many draft tokens to verify, 0 to kDraftTokensMax. `token_ms` is the value of one more token of this sequence:
-  // the time of a decode call divided by its sequences. `row_ms` is the cost of one more row, including drafting if that is not
-  // free; 0: not known yet.
+  // How many tokens the draft model should draft, 0 to kDraftTokensMax; drafts from a text go by chance(). `token_ms` is the
+  // value of one more token of this sequence: the time of a decode call divided by its sequences. `row_ms` is the cost of
+  // drafting and verifying one more row; 0: not known yet.
   [[nodiscard]] std::int32_t tokens_worthwhile(double token_ms, double row_ms) const;
   // The first `accepted` of `drafted` draft tokens were right. 0 <= accepted <= drafted.
   void observe(std::int32_t drafted, std::int32_t accepted);
   // The probability that the next draft token is right if those before it were.
   [[nodiscard]] double chance() const { return right_; }
-  // A draft of a model existed, but was not worth its cost; after a while it is tried again.
+  // Drafting was not worth its cost in this tick; after a while it is tried again.
   void observe_untried() { right_ += (prior_.right - right_) * prior_.retry; }
 
  private:

@@ -124,7 +124,9 @@ Result<std::vector<boost::json::object>> read_images(std::span<const std::string
     if (!file) return std::unexpected(file.error());
     if (file->size() > bytes_left) {
       std::error_code problem;
-      images.push_back({{"path", std::filesystem::canonical(name, problem).string()}});
+      const std::filesystem::path path = std::filesystem::canonical(name, problem);
+      if (problem) return refuse(name, problem.message());
+      images.push_back({{"path", path.string()}});
       continue;
     }
     bytes_left -= file->size();

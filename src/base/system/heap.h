@@ -15,8 +15,7 @@ inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 void advise_huge_pages(void* place, std::size_t bytes);
 
 // Makes blocks of 1 MiB and more return to the system when they are freed. By default glibc keeps freed blocks of up to 32 MiB
-// in one arena per thread; with conversations' states, that grew to 80 % of the memory in use (docs/decisions/0033). Called
-// before threads are started.
+// in one arena per thread, and raises that limit by itself (docs/decisions/0033). Called before threads are started.
 void give_back_large_blocks();
 
 // Returns the free memory between smaller blocks to the system. Any thread; takes some milliseconds, in which other allocations

@@ -76,13 +76,13 @@ class RunnerContext : public PictureContext {
   const std::size_t work_bytes_;
 };
 
-// Reads `tensors` of a file, one after the other. `use(index, bytes)` gets each. Errors: E_MODEL_002 with the file and the
-// tensor, or if on_progress ends the load.
 struct FilePiece {
   std::string name;
   std::uint64_t offset = 0;  // From the beginning of the file.
   std::uint64_t bytes = 0;
 };
+// Reads parts of a file, one after the other. `use(index, bytes)` gets each. Errors: E_MODEL_002 with the part's name, or if
+// on_progress ends the load.
 [[nodiscard]] Expected<Unit> read_pieces(
     const std::string& path, std::span<const FilePiece> pieces, const LoadablePicture::OnProgress& on_progress,
     const std::function<Expected<Unit>(std::size_t index, std::span<const std::byte> bytes)>& use);

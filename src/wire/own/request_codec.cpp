@@ -91,7 +91,7 @@ RequestBody decode_generate(json::FieldReader& fields) {
   request.model = fields.text("model", {0, kModelBytesMax}).value_or("");
   request.session = fields.text("session_id", kSessionBytes).value_or("");
   request.input = input_fields(fields, "prompt", request.session.empty());
-  // Without a session, the client is the template of its text.
+  // Without a session, the client writes the control tokens of its text itself.
   read_parse_special(fields, request.input, request.session.empty());
   request.options = option_fields(fields);
   if (request.session.empty()) read_continuation(fields, request.input.messages, request.options.chat);
