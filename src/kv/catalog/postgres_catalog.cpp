@@ -16,24 +16,15 @@
 #include "base/log.h"
 #include "base/thrown.h"
 #include "kv/catalog/catalog_lock.h"
-#include "kv/catalog/postgres_schema.h"
-#include "kv/catalog/run_identity.h"
 
 namespace uma::kv {
 namespace {
 
-// Between two renewals, as a part of the lease.
-constexpr int kRenewalsPerLease = 5;
 constexpr int kOutcomeTries = 5;
-constexpr Duration kConnectEvery = std::chrono::seconds(1);
+constexpr Duration kOutcomeEvery = std::chrono::seconds(1);
 constexpr Duration kTakeEvery = std::chrono::milliseconds(100);
 // The log repeats an error, of which every request may have the same, once in this time.
 constexpr Duration kRepeatErrorEvery = std::chrono::seconds(10);
-
-// The columns of a session that its owner gives up. It is kept for a moment for the daemon that asked for it: else the next
-// request of the former owner would always be faster.
-constexpr std::string_view kGivenUp = R"sql(
-  owner = NULL, is_wanted = false, kept_until = CASE WHEN is_wanted THEN clock_timestamp() + interval '1 second' END)sql";
 
 }  // namespace
 
@@ -42,17 +33,8 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options, Pipe wake)
       clock_(*options_.clock),
       shown_(shown_address(options_.address)),
       connection_(options_.address),
+      run_(connection_, options_),
       rows_(connection_),
-      add_run_(connection_, R"sql(
-        INSERT INTO daemons (run, node, address, lease_until, version, models, incarnation, shared_states)
-        VALUES (nextval('uma_runs'), ?1, '', clock_timestamp() + ?2 * interval '1 millisecond', ?3, ?4, ?5, ?6) RETURNING run)sql"),
-      renew_(connection_, R"sql(
-        INSERT INTO daemons (run, node, address, lease_until, version, models, incarnation, shared_states)
-        VALUES (?1, ?2, '', clock_timestamp() + ?3 * interval '1 millisecond', ?4, ?5, ?6, ?7)
-        ON CONFLICT (run) DO UPDATE SET lease_until = excluded.lease_until)sql"),
-      end_former_run_(connection_, "DELETE FROM daemons WHERE incarnation = ?1 RETURNING run"),
-      end_run_(connection_, "DELETE FROM daemons WHERE run = ?1 OR lease_until < clock_timestamp() - interval '1 day'"),
-      give_up_all_(connection_, std::format("UPDATE sessions SET {} WHERE owner = ?1", kGivenUp)),
       raise_fence_(connection_, R"sql(
         UPDATE sessions SET fence = fence + 1 WHERE id = ?1 AND owner = ?2 AND fence = ?3
         RETURNING pg_current_xact_id()::text::bigint)sql"),
@@ -86,7 +68,6 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options, Pipe wake)
         WHERE key = (SELECT key FROM sessions WHERE id = ?1 AND owner IS NOT NULL AND NOT is_wanted FOR UPDATE SKIP LOCKED)
         RETURNING owner)sql"),
       give_up_(connection_, std::format("UPDATE sessions SET {} WHERE id = ?1 AND owner = ?2 RETURNING wanted_by", kGivenUp)),
-      notify_(connection_, "SELECT pg_notify('uma_run_' || ?1::bigint, '')"),
       listing_(connection_, clock_, options_.page_rows),
       wake_(std::move(wake)) {
   make_nonblocking(wake_.out.get());
@@ -103,7 +84,7 @@ Expected<std::unique_ptr<PostgresCatalog>> PostgresCatalog::open(PostgresCatalog
   if (!catalog->options_.lock.empty()) {
     auto lock = take_catalog_lock(catalog->options_.lock);
     if (!lock) return std::unexpected(lock.error());
-    catalog->lock_ = std::move(*lock);
+    catalog->run_.set_lock(std::move(*lock));
   }
   auto done = catalog->connect();
   if (done) done = catalog->load_all();
@@ -112,77 +93,23 @@ Expected<std::unique_ptr<PostgresCatalog>> PostgresCatalog::open(PostgresCatalog
                 std::format("{}: {}: check the address (catalog) and that the database runs and lets this user in",
                             catalog->shown_, done.error().message));
   }
-  log_info("catalog {}: {} sessions; this is run {} on node {}", catalog->shown_, catalog->loaded_.size(), catalog->run_,
+  log_info("catalog {}: {} sessions; this is run {} on node {}", catalog->shown_, catalog->loaded_.size(), catalog->run(),
            catalog->options_.node);
   return catalog;
 }
 
 // --- Connection and lease
 
-// Connects at most once a second.
 SqlExpected<Unit> PostgresCatalog::connect() {
-  if (clock_.now() < next_connect_) {
-    return std::unexpected(SqlError{SqlFault::lost, "no connection to the database"});
-  }
-  auto done =
-      connection_.connect(std::format("umad {}", options_.node), {"client_min_messages=warning", "statement_timeout=15s",
-                                                                  "lock_timeout=5s", "idle_in_transaction_session_timeout=30s",
-                                                                  "synchronous_commit=on", std::format("uma.run={}", run_)});
-  if (done && run_ == 0) done = begin_run();
-  if (done) done = renew();
-  if (done) done = connection_.run(std::format("LISTEN uma_run_{}", run_));
-  if (!done) connection_.disconnect();
-  // The database may be another one, which took over.
-  listing_.begin_anew();
-  next_connect_ = clock_.now() + kConnectEvery;
+  auto done = run_.connect();
+  listing_.begin_anew();  // The database may be another one, which took over.
   return done;
-}
-
-SqlExpected<Unit> PostgresCatalog::begin_run() {
-  if (auto migrated = migrate_postgres(connection_); !migrated) return migrated;
-  if (auto ended = end_former_run(); !ended) return ended;
-  if (lock_.is_open()) incarnation_ = begin_incarnation(lock_);
-  add_run_.bind(options_.node, lease_ms(), options_.version, options_.models, incarnation_, options_.shared_states);
-  const auto row = add_run_.next();
-  if (!row) return std::unexpected(row.error());
-  run_ = add_run_.integer(0);
-  add_run_.end();
-  return connection_.run(std::format("SET uma.run = '{}'", run_));
-}
-
-// Ends the lease of this data folder's former run, if that one is dead. Then any daemon may take its sessions.
-SqlExpected<Unit> PostgresCatalog::end_former_run() {
-  const std::string former = lock_.is_open() ? dead_incarnation(lock_) : "";
-  if (former.empty()) return Unit{};
-  end_former_run_.bind(former);
-  const auto row = end_former_run_.next();
-  if (!row) return std::unexpected(row.error());
-  if (*row) log_info("catalog {}: run {} of this data folder is dead: its lease ends", shown_, end_former_run_.integer(0));
-  end_former_run_.end();
-  return Unit{};
-}
-
-// A lease that has ended begins again: sessions that nobody took meanwhile are still this run's.
-SqlExpected<Unit> PostgresCatalog::renew() {
-  const TimePoint asked = clock_.now();
-  auto done =
-      renew_.run(run_, options_.node, lease_ms(), options_.version, options_.models, incarnation_, options_.shared_states);
-  if (!done) return done;
-  renewed_at_ = asked;
-  // The former lease may have ended before the database renewed it.
-  if (clock_.now() >= holds_until_.load()) ++lease_;
-  holds_until_ = asked + options_.lease;
-  return done;
-}
-
-TimePoint PostgresCatalog::next_renewal() const {
-  return std::max(renewed_at_ + options_.lease / kRenewalsPerLease, next_renewal_try_);
 }
 
 void PostgresCatalog::renew_if_due() {
-  if (clock_.now() < next_renewal()) return;
-  auto done = connection_.is_lost() ? connect() : renew();
-  if (!done) next_renewal_try_ = clock_.now() + kConnectEvery;
+  if (clock_.now() < run_.next_renewal()) return;
+  auto done = connection_.is_lost() ? connect() : run_.renew();
+  if (!done) run_.put_off_renewal();
   if (!done && !is_failing_) log_error("catalog {}: {}", shown_, done.error().message);
   if (done && is_failing_) log_info("catalog {}: the database answers again", shown_);
   is_failing_ = !done;
@@ -190,10 +117,9 @@ void PostgresCatalog::renew_if_due() {
 
 void PostgresCatalog::end_run() {
   if (connection_.is_lost()) return;
-  auto done = give_up_all_.run(run_);
-  if (done) done = end_run_.run(run_);
-  if (!done) log_warning("catalog {}: the sessions of this run were not given up: {}", shown_, done.error().message);
-  holds_until_ = TimePoint{};
+  if (auto done = run_.end(); !done) {
+    log_warning("catalog {}: the sessions of this run were not given up: {}", shown_, done.error().message);
+  }
 }
 
 template <class Work>
@@ -310,18 +236,6 @@ void PostgresCatalog::call_on_news(std::function<void()> on_news) {
   on_news_ = std::move(on_news);
 }
 
-// Notifies the run that the statement's row names, if there is one. Without the notification it looks a little later.
-SqlExpected<Unit> PostgresCatalog::notify_of(Statement& bound) {
-  const auto row = bound.next();
-  if (!row) return std::unexpected(row.error());
-  const std::int64_t run = *row ? bound.integer(0) : 0;
-  bound.end();
-  if (run == 0 || run == run_) return Unit{};
-  if (auto sent = notify_.run(run); !sent)
-    log_debug("catalog {}: run {} is not notified: {}", shown_, run, sent.error().message);
-  return Unit{};
-}
-
 void PostgresCatalog::hear_news() {
   if (!waiting_.empty()) next_retry_ = {};
   std::function<void()> tell;
@@ -335,14 +249,14 @@ void PostgresCatalog::hear_news() {
 // The connection may have read notifications with the answers of the last step.
 void PostgresCatalog::wait_for_news() {
   bool has_news = connection_.take_notifications();
-  const Duration limit = has_news ? Duration() : std::min(next_retry_, next_renewal()) - clock_.now();
+  const Duration limit = has_news ? Duration() : std::min(next_retry_, run_.next_renewal()) - clock_.now();
   connection_.wait_unasked(wake_.out.get(), limit);
   std::array<char, 16> bytes{};
   while (::read(wake_.out.get(), bytes.data(), bytes.size()) > 0) {
   }
   is_awake_ = false;
   has_news = connection_.take_notifications() || has_news;
-  if (connection_.is_lost()) renewed_at_ = {};  // The next step connects again.
+  if (connection_.is_lost()) run_.renew_soon();  // The next step connects again.
   if (has_news) run_noting([this] { hear_news(); });
 }
 
@@ -422,7 +336,7 @@ void PostgresCatalog::retry_takings() {
 }
 
 SqlExpected<RecordPtr> PostgresCatalog::take_now(const Taking& call, std::optional<Error>& refusal) {
-  take_.bind(call.id.value, run_);
+  take_.bind(call.id.value, run());
   auto row = take_.next();
   if (!row) return std::unexpected(row.error());
   if (!*row) {
@@ -436,8 +350,8 @@ SqlExpected<RecordPtr> PostgresCatalog::take_now(const Taking& call, std::option
       refusal = Error{ErrorCode::session_unknown, std::format("no session \"{}\": it has ended", call.id.value)};
       return nullptr;
     }
-    want_.bind(call.id.value, run_);
-    if (auto asked = notify_of(want_); !asked) return std::unexpected(asked.error());
+    want_.bind(call.id.value, run());
+    if (auto asked = run_.notify_of(want_); !asked) return std::unexpected(asked.error());
     refusal =
         Error{ErrorCode::session_busy,
               std::format("the session is in use on node {}: try again in a second, or ask there", node.empty() ? "?" : node)};
@@ -479,8 +393,8 @@ SqlExpected<std::optional<SessionSummary>> PostgresCatalog::find_now(const Findi
 void PostgresCatalog::handle(GivingUp& call) {
   fences_.erase(call.id);
   const auto done = with_connection([&] {
-    give_up_.bind(call.id.value, run_);
-    return notify_of(give_up_);
+    give_up_.bind(call.id.value, run());
+    return run_.notify_of(give_up_);
   });
   // The session then stays this run's until another daemon asks for it, or this one uses it.
   if (!done) log_warning("catalog {}: session {} was not given up: {}", shown_, call.id.value, done.error().message);
@@ -488,7 +402,7 @@ void PostgresCatalog::handle(GivingUp& call) {
 
 void PostgresCatalog::handle(Asking& call) {
   call.on_changes(contain([&]() -> Expected<CatalogChanges> {
-    auto changes = with_connection([&] { return listing_.next_page(run_, fences_); });
+    auto changes = with_connection([&] { return listing_.next_page(run(), fences_); });
     if (!changes) return std::unexpected(failure(changes.error()));
     return std::move(*changes);
   }));
@@ -498,7 +412,7 @@ void PostgresCatalog::handle(Asking& call) {
 SqlExpected<Unit> PostgresCatalog::load_all() {
   do {
     renew_if_due();
-    auto page = listing_.next_page(run_, fences_);
+    auto page = listing_.next_page(run(), fences_);
     if (!page) return std::unexpected(page.error());
     std::ranges::move(page->changed, std::back_inserter(loaded_));
   } while (listing_.is_in_progress());
@@ -591,7 +505,7 @@ SqlExpected<bool> PostgresCatalog::keep(std::span<Change> changes) {
 // Whether the transaction whose connection was lost in its commit is stored. Nullopt: the database does not say so in time.
 std::optional<bool> PostgresCatalog::outcome(std::span<const Change> changes) {
   for (int attempt = 0; attempt < kOutcomeTries; ++attempt) {
-    std::this_thread::sleep_for(kConnectEvery);
+    std::this_thread::sleep_for(kOutcomeEvery);
     if (connection_.is_lost() && !connect()) continue;
     const std::string transaction = std::to_string(transaction_);
     get_outcome_.bind(std::string_view(transaction));
@@ -616,7 +530,7 @@ SqlExpected<std::optional<bool>> PostgresCatalog::is_in_rows(std::span<const Cha
     const auto row = get_fence_.next();
     if (!row) return std::unexpected(row.error());
     const bool is_there = *row;
-    const bool is_own = is_there && get_fence_.integer(0) == run_;
+    const bool is_own = is_there && get_fence_.integer(0) == run();
     const std::int64_t fence = is_there ? get_fence_.integer(1) : 0;
     get_fence_.end();
     const auto expected = fences_.find(change.id);
@@ -642,7 +556,7 @@ SqlExpected<bool> PostgresCatalog::apply(const Change& change) {
   Statement& begin = is_new ? get_transaction_ : raise_fence_;
   if (!is_new || transaction_ == 0) {
     if (is_new) begin.bind();
-    if (!is_new) begin.bind(change.id.value, run_, fence);
+    if (!is_new) begin.bind(change.id.value, run(), fence);
     const auto row = begin.next();
     if (!row) return std::unexpected(row.error());
     if (!*row) return false;

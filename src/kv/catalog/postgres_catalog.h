@@ -24,12 +24,12 @@
 #include "base/mailbox.h"
 #include "base/mutex.h"
 #include "base/system/descriptors.h"
-#include "base/system/unique_fd.h"
 #include "kv/catalog/catalog.h"
 #include "kv/catalog/catalog_calls.h"
 #include "kv/catalog/postgres.h"
 #include "kv/catalog/postgres_images.h"
 #include "kv/catalog/postgres_listing.h"
+#include "kv/catalog/postgres_run.h"
 #include "kv/catalog/record_rows.h"
 #include "kv/shared/shared_limits.h"
 
@@ -72,13 +72,8 @@ class PostgresCatalog final : public Catalog {
   void remove(const SessionId& id, Done done) override;
   void read(const SessionId& id, OnRead on_read) override;
   [[nodiscard]] bool is_shared() const override { return true; }
-  [[nodiscard]] std::uint64_t lease() const override {
-    // In this order: renew() sets them in the other one.
-    const bool holds = clock_.now() < holds_until_.load();
-    return holds ? lease_.load() : 0;
-  }
-  // The last renewal, of which there are five in a lease, was not missed twice.
-  [[nodiscard]] bool is_reachable() const override { return clock_.now() < holds_until_.load() - options_.lease * 3 / 5; }
+  [[nodiscard]] std::uint64_t lease() const override { return run_.lease(); }
+  [[nodiscard]] bool is_reachable() const override { return run_.is_reachable(); }
   void look_up(const TenantId& tenant, const std::string& session, OnFound on_found) override;
   void take(const SessionId& id, OnRead on_read) override;
   void give_up(const SessionId& id) override;
@@ -92,7 +87,7 @@ class PostgresCatalog final : public Catalog {
   bool wait() override;
 
   // The number of this run, for tests.
-  [[nodiscard]] std::int64_t run() const { return run_; }
+  [[nodiscard]] std::int64_t run() const { return run_.number(); }
   // Drops the connection as a broken network does, for tests.
   void disconnect() { connection_.disconnect(); }
 
@@ -107,13 +102,9 @@ class PostgresCatalog final : public Catalog {
   PostgresCatalog(PostgresCatalogOptions options, Pipe wake);
   void post(Call call);
   void wake();
-  [[nodiscard]] SqlExpected<Unit> notify_of(Statement& bound);
   void hear_news();
   void wait_for_news();
   [[nodiscard]] SqlExpected<Unit> connect();
-  [[nodiscard]] SqlExpected<Unit> begin_run();
-  [[nodiscard]] SqlExpected<Unit> end_former_run();
-  [[nodiscard]] SqlExpected<Unit> renew();
   void renew_if_due();
   void end_run();
   void handle(Reading& call);
@@ -135,24 +126,15 @@ class PostgresCatalog final : public Catalog {
   [[nodiscard]] Error refusal_of(const Change& change, const SqlError& error);
   [[nodiscard]] SqlExpected<Unit> load_all();
   [[nodiscard]] Error failure(const SqlError& error);
-  [[nodiscard]] TimePoint next_renewal() const;
-  [[nodiscard]] std::int64_t lease_ms() const {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(options_.lease).count();
-  }
   template <class Work>
   auto with_connection(Work&& work) -> decltype(work());
 
   const PostgresCatalogOptions options_;
   const Clock& clock_;
   const std::string shown_;  // The address for logs.
-  UniqueFd lock_;
   PostgresConnection connection_;
+  PostgresRun run_;
   RecordRows rows_;
-  Statement add_run_;
-  Statement renew_;
-  Statement end_former_run_;
-  Statement end_run_;
-  Statement give_up_all_;
   Statement raise_fence_;
   Statement get_transaction_;
   Statement get_outcome_;
@@ -166,20 +148,14 @@ class PostgresCatalog final : public Catalog {
   Statement take_;
   Statement want_;
   Statement give_up_;
-  Statement notify_;
   PostgresListing listing_;
   std::vector<SessionSummary> loaded_;
 
   // Owned by the thread that calls step().
-  std::int64_t run_ = 0;
-  std::string incarnation_;  // The incarnation of this run, see run_identity.h; empty: it has no data folder.
   // Fences of own sessions. A commit raises one, too, so that a commit on another state than the one it was made from stores
   // nothing.
   std::unordered_map<SessionId, std::int64_t> fences_;
   std::int64_t transaction_ = 0;  // The one that keep() has begun last.
-  TimePoint renewed_at_{};
-  TimePoint next_renewal_try_{};
-  TimePoint next_connect_{};
   std::vector<Call> taken_;
   std::vector<Change> changes_;
   std::vector<Taking> waiting_;  // For sessions that other daemons were asked to give up.
@@ -189,8 +165,6 @@ class PostgresCatalog final : public Catalog {
   TimePoint logged_at_{};
 
   // Shared.
-  std::atomic<TimePoint> holds_until_{TimePoint{}};
-  std::atomic<std::uint64_t> lease_{0};
   Mailbox<Call> inbox_;
   const Pipe wake_;  // Has a byte if the inbox was posted to.
   std::atomic<bool> is_awake_{false};
