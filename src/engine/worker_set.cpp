@@ -425,7 +425,9 @@ void WorkerSet::note_warm(const std::string& model) {
     const MutexLock lock(mutex_);
     Loaded& loaded = models_.at(model);
     // A lane that is being freed is not counted any more.
-    if (loaded.cold_workers > 0 && --loaded.cold_workers == 0) then = std::exchange(loaded.on_warm, nullptr);
+    if (loaded.cold_workers == 0) return;
+    --loaded.cold_workers;
+    if (loaded.cold_workers == 0) then = std::exchange(loaded.on_warm, nullptr);
   }
   if (then) then();
 }

@@ -78,6 +78,14 @@ std::optional<TimePoint> TickPlanner::waits_until(TimePoint now, bool has_image)
   return wait_ms ? std::optional(now + from_ms(*wait_ms)) : std::nullopt;
 }
 
+bool TickPlanner::is_turn_of_image() {
+  const auto is_prompt = [](const sched::SequenceView& view) { return !view.decodes; };
+  if (!someone_decodes() || std::ranges::none_of(views_, is_prompt)) return true;
+  image_was_last_ = !image_was_last_;
+  if (image_was_last_) std::erase_if(views_, is_prompt);
+  return image_was_last_;
+}
+
 // Requests that arrive together should be computed together, but they come through the queue one by one. After an idle time the
 // first tick therefore waits until no request has come for a moment, at most a twentieth of the tick's expected time.
 bool TickPlanner::should_gather(TimePoint now) {

@@ -27,6 +27,9 @@ class TickPlanner {
   // The time until which the tick is put off; absent: it begins now. Removes the views that the policy does not choose. Sets
   // for the prefill lane whether the streams are about to compute; `has_image`: an image is about to be computed.
   [[nodiscard]] std::optional<TimePoint> waits_until(TimePoint now, bool has_image);
+  // Beside streams, a tick computes rows of prompts or of an image, in turns. True: those of the image; the views of prompts
+  // are removed.
+  [[nodiscard]] bool is_turn_of_image();
   // Chooses the rows of the tick. `spent_ms`: the part of the tick's time that is used already; `is_idle`: no time is left for
   // rows.
   [[nodiscard]] sched::BatchPlan& plan(double spent_ms, bool is_idle);
@@ -62,6 +65,7 @@ class TickPlanner {
   std::vector<llm::AdapterSet> groups_{1};
   double least_work_of_prompts_ = 0;  // The least work done for a tenant with a prompt among the views.
   TimePoint next_tick_{};
+  bool image_was_last_ = false;  // Of prompts and images.
   Gather gather_;
 };
 

@@ -1,10 +1,13 @@
 // The content of a tick, and its beginning.
+#include <algorithm>
 #include <chrono>
+#include <memory>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "engine/lane/lane_test_support.h"
+#include "llm/media/image_tokens.h"
 
 namespace uma::engine {
 namespace {
@@ -24,6 +27,37 @@ TEST_F(TickPlannerTest, PrefillNeverHoldsUpADecodingSequence) {
   }
   run();
   EXPECT_EQ(sinks_[2]->tokens, expected(std::string(600, 'p'), 4));
+}
+
+TEST_F(TickPlannerTest, AnImageAndAPromptAreNeverInTheSameTickBesideAStream) {
+  constexpr std::int32_t kRows = 32;
+  constexpr Duration kRow = std::chrono::milliseconds(1);
+  make({.cells = 4096, .sequences = 3, .row_cost = kRow});
+  post(job(1, "a stream", 400));
+  for (int i = 0; i < 20; ++i) step();
+  GenerationJob pictures = job(2, "", 1);
+  auto encoded = std::make_shared<image::EncodedImage>();
+  encoded->row_width = 1;
+  encoded->pieces_end = {kRows};
+  for (std::int32_t row = 0; row < kRows; ++row) {
+    pictures.tokens.push_back(llm::image_token("i", "p", row));
+    encoded->rows.push_back(testing::fake_row_value(pictures.tokens.back()));
+  }
+  pictures.tokens.push_back(7);
+  pictures.images = {{.image = "i", .begin = 0, .count = kRows, .first_row = 0, .encoded = std::move(encoded)}};
+  post(job(3, std::string(200, 'p'), 1));
+  step();
+  post(std::move(pictures));
+  Duration longest{};
+  while (sinks_[2]->tokens.empty() || sinks_[3]->tokens.empty()) {
+    const TimePoint began = clock_.now();
+    const std::size_t before = sinks_[1]->tokens.size();
+    step();
+    longest = std::max(longest, clock_.now() - began);
+    EXPECT_EQ(sinks_[1]->tokens.size(), before + 1) << "one token in every tick";
+  }
+  EXPECT_LT(longest, (kRows + 8) * kRow);
+  run();
 }
 
 TEST_F(TickPlannerTest, AWantedFirstTokenComesBeforeOthersOfTheTenantButNotBeforeATenantWithLessWork) {
