@@ -24,7 +24,8 @@ constexpr std::uint64_t kWorkOfAllMax = 2 * kWorkMax;
 
 constexpr std::array<std::string_view, 7> kTypes = {"null", "boolean", "integer", "number", "string", "array", "object"};
 
-// The keywords that are kept. A keyword that flatten_keyword() does not know is an annotation, or about the schema itself.
+// The keywords that are kept. A keyword that flatten_keyword() does not know is an annotation, or about the schema itself. A
+// new keyword needs a row here, and a case in check_keyword(), merge_keyword() and types_of().
 constexpr std::array<std::string_view, 28> kConstraints = {"type",
                                                            "enum",
                                                            "properties",

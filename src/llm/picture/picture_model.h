@@ -47,6 +47,7 @@ struct PictureBytes {
   DeviceBytes on_devices{};  // Part of `all`.
 };
 
+// One thread at a time. Borrows its model.
 class PictureContext {
  public:
   virtual ~PictureContext() = default;
@@ -121,6 +122,7 @@ struct PictureFacts {
   PictureBytes bytes;  // Weights in memory.
 };
 
+// Any thread.
 class PictureModel {
  public:
   virtual ~PictureModel() = default;

@@ -65,7 +65,7 @@ class TickPlanner {
   std::vector<llm::AdapterSet> groups_{1};
   double least_work_of_prompts_ = 0;  // The least work done for a tenant with a prompt among the views.
   TimePoint next_tick_{};
-  bool image_was_last_ = false;  // Of prompts and images.
+  bool image_was_last_ = false;  // The last turn was that of an image.
   Gather gather_;
 };
 

@@ -1,4 +1,4 @@
-// Stable Diffusion 1 and 2.
+// Stable Diffusion 1 and 2 (diffusion_model_of() of loadable_picture.h).
 #include <algorithm>
 #include <cmath>
 #include <format>

@@ -1,4 +1,4 @@
-// Models with the architecture uma-picture: rectified flow on pixels.
+// Models with the architecture uma-picture: rectified flow on pixels (flow_model_of() of loadable_picture.h).
 #include <algorithm>
 #include <array>
 #include <cstring>
