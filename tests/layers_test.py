@@ -215,7 +215,7 @@ class PlantedCrossings(unittest.TestCase):
         self.assert_crossing("src/kv/x.cpp", '"sched/plan_batch.h"')
         self.assert_crossing("src/server/x.cpp", '"engine/engine.h"')
         self.assert_crossing("src/engine/x.cpp", '"pool/pool.h"')
-        self.assertEqual([], self.found("src/pool/x.cpp", '"engine/model/worker_source.h"'))
+        self.assertEqual([], self.found("src/pool/x.cpp", '"engine/model/model_loader.h"'))
 
     def test_angle_brackets_do_not_hide_it(self):
         self.assert_crossing("src/core/x.h", "<engine/engine.h>")

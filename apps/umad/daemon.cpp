@@ -118,7 +118,7 @@ engine::EngineOptions Daemon::engine_options() {
   return options;
 }
 
-std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
+std::unique_ptr<engine::ModelLoader> Daemon::model_loader() {
   const auto seconds = [](double s) { return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(s)); };
   const PoolOptions& settings = config_.pool;
   pool::PoolOptions options;

@@ -13,7 +13,7 @@
 #include "core/error.h"
 #include "core/session_info.h"
 #include "engine/engine.h"
-#include "engine/model/worker_source.h"
+#include "engine/model/model_loader.h"
 #include "fetch/curl_image_fetcher.h"
 #include "kv/catalog/postgres_keys.h"
 #include "kv/disk/cold_store.h"
@@ -54,7 +54,7 @@ class Daemon {
         trials_(config.data_dir, same_program(), supervised.has_value(), supervised && supervised->ended_by_fault()),
         media_(same_program()),
         fetcher_(image_fetcher()),
-        engine_(engine_options(), worker_source(), std::move(opened.catalog), cold_store(), clock_,
+        engine_(engine_options(), model_loader(), std::move(opened.catalog), cold_store(), clock_,
                 open_shared_states(config_, clock_)),
         library_(library_options(), *pool_) {}
 
@@ -63,7 +63,7 @@ class Daemon {
 
  private:
   engine::EngineOptions engine_options();
-  std::unique_ptr<engine::WorkerSource> worker_source();
+  std::unique_ptr<engine::ModelLoader> model_loader();
   LocalModelsOptions library_options() const;
   Expected<engine::LoadWorkersOptions> load_options(const pool::RegisteredModel& model) const;
   std::unique_ptr<kv::ColdStore> cold_store() const;

@@ -235,8 +235,8 @@ Expected<Unit> LocalModels::name_model(const std::string& model, const std::stri
 }
 
 template <class T>
-void LocalModels::run_change(std::function<Expected<T>()> work, Reply<T> reply) {
-  const auto shared = std::make_shared<Reply<T>>(std::move(reply));  // The thread's, unless it cannot be started.
+void LocalModels::run_change(std::function<Expected<T>()> work, Promise<T> reply) {
+  const auto shared = std::make_shared<Promise<T>>(std::move(reply));  // The thread's, unless it cannot be started.
   const auto started = start("", [this, work = std::move(work), shared](Work& mine) {
     set_thread_name("uma-names");
     auto done = contain(work);
@@ -246,7 +246,7 @@ void LocalModels::run_change(std::function<Expected<T>()> work, Reply<T> reply) 
   if (!started) (*shared)(std::unexpected(started.error()));
 }
 
-void LocalModels::add_alias(std::string model, std::string alias, Reply<Unit> reply) {
+void LocalModels::add_alias(std::string model, std::string alias, Promise<Unit> reply) {
   run_change<Unit>([this, model = std::move(model), alias = std::move(alias)] { return name_model(model, alias); },
                    std::move(reply));
 }
@@ -259,7 +259,7 @@ Expected<Unit> LocalModels::drop_alias(const std::string& alias, const std::stri
               std::format("{} is an alias of {} in models.yaml: edit that file, or delete {}", alias, model, model));
 }
 
-void LocalModels::remove(std::string name, Reply<Unit> reply) {
+void LocalModels::remove(std::string name, Promise<Unit> reply) {
   const auto known = pool_.resolve(name);
   if (!known) return reply(std::unexpected(known.error()));
   if (*known != name)
@@ -275,12 +275,12 @@ void LocalModels::remove(std::string name, Reply<Unit> reply) {
 
 // --- Cards
 
-void LocalModels::read_card(std::string model, Reply<std::string> reply) {
+void LocalModels::read_card(std::string model, Promise<std::string> reply) {
   run_change<std::string>([this, model = std::move(model)] { return pool::read_card(*pool_.registry(), model); },
                           std::move(reply));
 }
 
-void LocalModels::store_card(std::string model, std::string card, std::optional<std::string> was, Reply<std::string> reply) {
+void LocalModels::store_card(std::string model, std::string card, std::optional<std::string> was, Promise<std::string> reply) {
   run_change<std::string>(
       [this, model = std::move(model), card = std::move(card), was = std::move(was)] { return change_card(model, card, was); },
       std::move(reply));

@@ -34,10 +34,10 @@ class LocalModels final : public ModelLibrary {
   ~LocalModels() override { stop(); }
 
   void pull(std::string source, std::shared_ptr<PullSink> sink) override;
-  void remove(std::string name, Reply<Unit> reply) override;
-  void add_alias(std::string model, std::string alias, Reply<Unit> reply) override;
-  void read_card(std::string model, Reply<std::string> reply) override;
-  void store_card(std::string model, std::string card, std::optional<std::string> was, Reply<std::string> reply) override;
+  void remove(std::string name, Promise<Unit> reply) override;
+  void add_alias(std::string model, std::string alias, Promise<Unit> reply) override;
+  void read_card(std::string model, Promise<std::string> reply) override;
+  void store_card(std::string model, std::string card, std::optional<std::string> was, Promise<std::string> reply) override;
 
   // Cancels the downloads, and refuses further ones and changes of names. Does not block.
   void cancel();
@@ -61,7 +61,7 @@ class LocalModels final : public ModelLibrary {
   void set_done(Work& work);  // Before anybody is told, so that who is told may begin it again.
   // Runs `work` on a thread of its own, and replies with its result.
   template <class T>
-  void run_change(std::function<Expected<T>()> work, Reply<T> reply);
+  void run_change(std::function<Expected<T>()> work, Promise<T> reply);
   void run_pull(const std::string& source, PullSink& sink, Work& mine);
   [[nodiscard]] Expected<std::string> fetch(const std::string& source, PullSink& sink);
   [[nodiscard]] bool is_stopped() const;

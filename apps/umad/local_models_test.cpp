@@ -186,12 +186,12 @@ TEST_F(Library, ANameIsGivenAndTaken) {
     call([&](Expected<Unit> result) { done.set_value(std::move(result)); });
     return done.get_future().get();
   };
-  EXPECT_TRUE(change([&](Reply<Unit> reply) { models_->add_alias("a", "b", std::move(reply)); }));
+  EXPECT_TRUE(change([&](Promise<Unit> reply) { models_->add_alias("a", "b", std::move(reply)); }));
   EXPECT_EQ(pool_->resolve("b").value(), "a");
-  EXPECT_TRUE(change([&](Reply<Unit> reply) { models_->remove("b", std::move(reply)); }));
+  EXPECT_TRUE(change([&](Promise<Unit> reply) { models_->remove("b", std::move(reply)); }));
   EXPECT_FALSE(pool_->resolve("b"));
   models_->cancel();
-  const auto late = change([&](Reply<Unit> reply) { models_->add_alias("a", "c", std::move(reply)); });
+  const auto late = change([&](Promise<Unit> reply) { models_->add_alias("a", "c", std::move(reply)); });
   EXPECT_EQ(late.error().code, ErrorCode::limit_wait);
 }
 

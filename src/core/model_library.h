@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "core/work/reply.h"
+#include "core/work/promise.h"
 
 namespace uma {
 
@@ -41,15 +41,15 @@ class ModelLibrary {
   virtual void pull(std::string source, std::shared_ptr<PullSink> sink) = 0;
   // Deletes the files of a model in the models folder, after unloading it, and all names that add_alias() gave it; or only the
   // alias that `name` is. Errors: E_MODEL_001, E_SESSION_002 while the model is in use, E_MODEL_003 if it lies elsewhere.
-  virtual void remove(std::string name, Reply<Unit> reply) = 0;
+  virtual void remove(std::string name, Promise<Unit> reply) = 0;
   // Gives a model another name, until it is removed. Errors: E_MODEL_001, E_PROTO_003 if `alias` is no name or is taken.
-  virtual void add_alias(std::string model, std::string alias, Reply<Unit> reply) = 0;
+  virtual void add_alias(std::string model, std::string alias, Promise<Unit> reply) = 0;
   // Replies with the model's card, the text below its name in models.yaml. Errors: E_MODEL_001, E_IO_001.
-  virtual void read_card(std::string model, Reply<std::string> reply) = 0;
+  virtual void read_card(std::string model, Promise<std::string> reply) = 0;
   // Replaces the model's card in models.yaml, reads the file again, and replies with the card. Models that are loaded stay as
   // they are. `was`: the card that is to be replaced; nullopt: any. Errors: as above; E_PROTO_003 with the line of a mistake;
   // E_SESSION_002 if the card is another one than `was`.
-  virtual void store_card(std::string model, std::string card, std::optional<std::string> was, Reply<std::string> reply) = 0;
+  virtual void store_card(std::string model, std::string card, std::optional<std::string> was, Promise<std::string> reply) = 0;
 };
 
 }  // namespace uma

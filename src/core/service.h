@@ -23,7 +23,7 @@
 #include "core/request.h"
 #include "core/session_info.h"
 #include "core/text_conversion.h"
-#include "core/work/reply.h"
+#include "core/work/promise.h"
 
 namespace uma {
 
@@ -41,74 +41,75 @@ class Service {
   // session exactly one.
   virtual RequestId generate(TenantId tenant, GenerateRequest request, std::vector<std::shared_ptr<EventSink>> sinks) = 0;
   // Computes vectors of texts, or scores of documents for a query. Returns an id for cancel().
-  virtual RequestId embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) = 0;
-  virtual RequestId rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) = 0;
+  virtual RequestId embed(TenantId tenant, EmbedRequest request, Promise<EmbedResult> reply) = 0;
+  virtual RequestId rerank(TenantId tenant, RerankRequest request, Promise<RerankResult> reply) = 0;
   // Draws pictures; the sink gets them, and the steps, before the reply. Returns an id for cancel().
   virtual RequestId draw(TenantId tenant, PictureRequest request, std::shared_ptr<PictureSink> sink,
-                         Reply<PictureReceipt> reply) = 0;
+                         Promise<PictureReceipt> reply) = 0;
   // Replies with the number of tokens of the request's prompt, with its tools and images. Requires: neither a session nor a
   // response. `end` is requested when nobody waits any more.
-  virtual void count_tokens(TenantId tenant, GenerateRequest request, std::stop_token end, Reply<std::int32_t> reply) = 0;
-  virtual void tokenize(TenantId tenant, TokenizeRequest request, Reply<TokenizedText> reply) = 0;
+  virtual void count_tokens(TenantId tenant, GenerateRequest request, std::stop_token end, Promise<std::int32_t> reply) = 0;
+  virtual void tokenize(TenantId tenant, TokenizeRequest request, Promise<TokenizedText> reply) = 0;
   // Replies with the text of the tokens, with the names of control tokens.
-  virtual void detokenize(TenantId tenant, DetokenizeRequest request, Reply<ConvertedText> reply) = 0;
+  virtual void detokenize(TenantId tenant, DetokenizeRequest request, Promise<ConvertedText> reply) = 0;
   // Replies with the request's prompt as a text. Requires: messages without images, and neither a session nor a response.
-  virtual void format_chat(TenantId tenant, GenerateRequest request, Reply<ConvertedText> reply) = 0;
+  virtual void format_chat(TenantId tenant, GenerateRequest request, Promise<ConvertedText> reply) = 0;
   // Cancels a generation: Eos with reason `cancelled`, and the session keeps its tokens so far. An embedding or rerank request
   // replies with E_LIMIT_003, a request for pictures with reason `cancelled`. Until their prompt is prepared, all generations
   // of a prompt end with the first one, and the other ids are unknown. Replies false for an unknown or finished request.
-  virtual void cancel(RequestId id, Reply<bool> reply) = 0;
-  virtual void cancel_session(TenantId tenant, std::string session, Reply<bool> reply) = 0;
+  virtual void cancel(RequestId id, Promise<bool> reply) = 0;
+  virtual void cancel_session(TenantId tenant, std::string session, Promise<bool> reply) = 0;
 
-  virtual void create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply) = 0;
+  virtual void create_session(TenantId tenant, CreateSessionRequest request, Promise<SessionInfo> reply) = 0;
   // Replies with the session, whose pending_tokens count the input since the last reply.
-  virtual void append_input(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply) = 0;
+  virtual void append_input(TenantId tenant, AppendRequest request, Promise<SessionInfo> reply) = 0;
   // Cancels the session's requests, then deletes it: tokens, KV, name.
-  virtual void end_session(TenantId tenant, std::string session, Reply<Unit> reply) = 0;
+  virtual void end_session(TenantId tenant, std::string session, Promise<Unit> reply) = 0;
   // Creates a session with the same tokens, or the first turns of them, in one step.
-  virtual void fork_session(TenantId tenant, ForkRequest request, Reply<SessionInfo> reply) = 0;
+  virtual void fork_session(TenantId tenant, ForkRequest request, Promise<SessionInfo> reply) = 0;
   // Keeps turns 0 to `turn` and drops the later ones.
-  virtual void rewind_session(TenantId tenant, std::string session, std::int32_t turn, Reply<SessionInfo> reply) = 0;
+  virtual void rewind_session(TenantId tenant, std::string session, std::int32_t turn, Promise<SessionInfo> reply) = 0;
   // Marks the session as used now, which restarts its time to live.
-  virtual void touch_session(TenantId tenant, std::string session, Reply<SessionInfo> reply) = 0;
-  virtual void get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) = 0;
+  virtual void touch_session(TenantId tenant, std::string session, Promise<SessionInfo> reply) = 0;
+  virtual void get_session(TenantId tenant, std::string session, Promise<SessionDetail> reply) = 0;
   // Replies with the receipts of the turns that have one, in order.
-  virtual void list_receipts(TenantId tenant, std::string session, Reply<std::vector<TurnReceipt>> reply) = 0;
+  virtual void list_receipts(TenantId tenant, std::string session, Promise<std::vector<TurnReceipt>> reply) = 0;
   // Replies with the usage of a recent reply, by the id that its API gave it, of the last reply of a session, by the session's
   // id or name, or of the tenant's last reply, if `name` is empty. Errors: E_SESSION_001 if it is not known (any more).
-  virtual void find_receipt(TenantId tenant, std::string name, Reply<Usage> reply) = 0;
+  virtual void find_receipt(TenantId tenant, std::string name, Promise<Usage> reply) = 0;
   // Errors: E_SESSION_001 if `after` is not a session.
-  virtual void list_sessions(TenantId tenant, SessionListRequest request, Reply<SessionList> reply) = 0;
+  virtual void list_sessions(TenantId tenant, SessionListRequest request, Promise<SessionList> reply) = 0;
   // Changes the name and the metadata, also while a reply is in progress. Errors: E_PROTO_003 if another session has the name,
   // or if the metadata gets too many pairs.
-  virtual void update_session(TenantId tenant, UpdateSessionRequest request, Reply<SessionInfo> reply) = 0;
+  virtual void update_session(TenantId tenant, UpdateSessionRequest request, Promise<SessionInfo> reply) = 0;
   // Removes the last message of a conversation after its reply in progress has ended: a pending message, or the last reply,
   // whose input is then pending again. Errors: E_PROTO_003 if another message is the last one.
-  virtual void remove_last_message(TenantId tenant, std::string session, MessagePosition place, Reply<SessionDetail> reply) = 0;
+  virtual void remove_last_message(TenantId tenant, std::string session, MessagePosition place,
+                                   Promise<SessionDetail> reply) = 0;
 
   // `response` is a ResponseRequest::id of the session.
-  virtual void get_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) = 0;
+  virtual void get_response(TenantId tenant, std::string session, std::string response, Promise<ResponseDetail> reply) = 0;
   // Cancels the response if it is in progress, and replies with its stored state. A response that has ended is unchanged.
-  virtual void cancel_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) = 0;
+  virtual void cancel_response(TenantId tenant, std::string session, std::string response, Promise<ResponseDetail> reply) = 0;
   // Deletes the response after the session's reply in progress has ended. In a conversation the messages stay; otherwise they
   // are deleted once no other response continues them.
-  virtual void forget_response(TenantId tenant, std::string session, std::string response, Reply<Unit> reply) = 0;
+  virtual void forget_response(TenantId tenant, std::string session, std::string response, Promise<Unit> reply) = 0;
 
   // Exports the session as it was last committed. `with_kv` adds its KV if that is stored, or in a slot that is not generating.
-  virtual void export_session(TenantId tenant, std::string session, bool with_kv, Reply<ExportedSession> reply) = 0;
+  virtual void export_session(TenantId tenant, std::string session, bool with_kv, Promise<ExportedSession> reply) = 0;
   // Creates a session from an exported file; has no effect if any part is invalid.
-  virtual void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) = 0;
+  virtual void import_session(TenantId tenant, ImportRequest request, Promise<ImportedSession> reply) = 0;
 
   // Computes a vector for each image, of the kind ModelInfo::image_vectors. Returns the id for cancel(), as embed().
-  virtual RequestId embed_images(TenantId tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) = 0;
+  virtual RequestId embed_images(TenantId tenant, EmbedImagesRequest request, Promise<ImageEmbeddings> reply) = 0;
   // Reads image files of the caller's sessions, by SHA-256. An empty result means that the file is gone, or that it would
   // exceed `bytes_max` together with the files before it.
-  virtual void read_images(std::vector<std::string> ids, std::size_t bytes_max, Reply<std::vector<Bytes>> reply) = 0;
+  virtual void read_images(std::vector<std::string> ids, std::size_t bytes_max, Promise<std::vector<Bytes>> reply) = 0;
 
   // Loads a model in advance; empty: the default model. Replies when it is loaded, or with the error.
-  virtual void load_model(std::string model, Reply<Unit> reply) = 0;
+  virtual void load_model(std::string model, Promise<Unit> reply) = 0;
   // Frees the memory of an idle model; its sessions stay. Errors: E_SESSION_002 while it is in use.
-  virtual void unload_model(std::string model, Reply<Unit> reply) = 0;
+  virtual void unload_model(std::string model, Promise<Unit> reply) = 0;
 
   // The following functions return values that are kept up to date, without asking another thread. Returns the model's name for
   // a name or alias; empty: the default model. Errors: E_MODEL_001.

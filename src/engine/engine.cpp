@@ -52,7 +52,7 @@ Part& part_with(Router& router, Method Part::* /*method*/) {
 
 }  // namespace
 
-Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std::unique_ptr<kv::Catalog> catalog,
+Engine::Engine(EngineOptions options, std::unique_ptr<ModelLoader> source, std::unique_ptr<kv::Catalog> catalog,
                std::unique_ptr<kv::ColdStore> cold, const Clock& clock, std::unique_ptr<kv::SharedStates> shared)
     : options_(std::move(options)),
       clock_(clock),
@@ -296,7 +296,7 @@ Expected<RequestShare> Engine::hold(const TenantId& tenant, std::size_t bytes) {
 
 // Returns the request's share. Without free memory it refuses the request and returns nothing.
 template <class T, class RequestT>
-std::optional<RequestShare> Engine::hold_or_refuse(const TenantId& tenant, const RequestT& request, Reply<T>& reply) {
+std::optional<RequestShare> Engine::hold_or_refuse(const TenantId& tenant, const RequestT& request, Promise<T>& reply) {
   auto share = hold(tenant, memory_of(request));
   if (share) return std::move(*share);
   router_.post([this, reply = std::move(reply), error = std::move(share.error())]() mutable {
@@ -307,8 +307,9 @@ std::optional<RequestShare> Engine::hold_or_refuse(const TenantId& tenant, const
 
 // Returns the reply, with the request's share bound to it.
 template <class T>
-Reply<T> Engine::holding(RequestShare share, Reply<T> reply) {
-  return Reply<T>([share = std::move(share), reply = std::move(reply)](Expected<T> value) mutable { reply(std::move(value)); });
+Promise<T> Engine::holding(RequestShare share, Promise<T> reply) {
+  return Promise<T>(
+      [share = std::move(share), reply = std::move(reply)](Expected<T> value) mutable { reply(std::move(value)); });
 }
 
 RequestId Engine::generate(TenantId tenant, GenerateRequest request, std::vector<std::shared_ptr<EventSink>> sinks) {
@@ -325,7 +326,7 @@ RequestId Engine::generate(TenantId tenant, GenerateRequest request, std::vector
   return id;
 }
 
-RequestId Engine::embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) {
+RequestId Engine::embed(TenantId tenant, EmbedRequest request, Promise<EmbedResult> reply) {
   const RequestId id{last_request_.fetch_add(1) + 1};
   auto share = hold_or_refuse(tenant, request, reply);
   if (!share) return id;
@@ -336,7 +337,7 @@ RequestId Engine::embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult
   return id;
 }
 
-RequestId Engine::rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) {
+RequestId Engine::rerank(TenantId tenant, RerankRequest request, Promise<RerankResult> reply) {
   const RequestId id{last_request_.fetch_add(1) + 1};
   auto share = hold_or_refuse(tenant, request, reply);
   if (!share) return id;
@@ -348,7 +349,7 @@ RequestId Engine::rerank(TenantId tenant, RerankRequest request, Reply<RerankRes
 }
 
 RequestId Engine::draw(TenantId tenant, PictureRequest request, std::shared_ptr<PictureSink> sink,
-                       Reply<PictureReceipt> reply) {
+                       Promise<PictureReceipt> reply) {
   const RequestId id{last_request_.fetch_add(1) + 1};
   auto share = hold_or_refuse(tenant, request, reply);
   if (!share) return id;
@@ -362,7 +363,7 @@ RequestId Engine::draw(TenantId tenant, PictureRequest request, std::shared_ptr<
 
 // Starts the task on the router's thread, where it also replies.
 template <class T>
-void Engine::answer(Reply<T> reply, Task<Expected<T>> task) {
+void Engine::answer(Promise<T> reply, Task<Expected<T>> task) {
   router_.post([this, reply = std::move(reply), task = std::move(task)]() mutable {
     router_.tasks().answer(std::move(reply), std::move(task));
   });
@@ -370,102 +371,102 @@ void Engine::answer(Reply<T> reply, Task<Expected<T>> task) {
 
 // Replies with the result of a task, which a method of one of the router's parts starts.
 template <auto kMethod, class T, class... Args>
-void Engine::ask(Reply<T> reply, Args... args) {
+void Engine::ask(Promise<T> reply, Args... args) {
   answer(std::move(reply), std::invoke(kMethod, part_with(router_, kMethod), std::move(args)...));
 }
 
 // Replies as ask() does, with the request charged to its tenant until the reply.
 template <auto kMethod, class T, class RequestT, class... Args>
-void Engine::ask_holding(TenantId tenant, RequestT request, Reply<T> reply, Args... args) {
+void Engine::ask_holding(TenantId tenant, RequestT request, Promise<T> reply, Args... args) {
   auto share = hold_or_refuse(tenant, request, reply);
   if (!share) return;
   if constexpr (requires { request.share; }) request.share = *share;
   ask<kMethod>(holding(std::move(*share), std::move(reply)), std::move(tenant), std::move(request), std::move(args)...);
 }
 
-void Engine::count_tokens(TenantId tenant, GenerateRequest request, std::stop_token end, Reply<std::int32_t> reply) {
+void Engine::count_tokens(TenantId tenant, GenerateRequest request, std::stop_token end, Promise<std::int32_t> reply) {
   ask_holding<&Generations::count_tokens>(std::move(tenant), std::move(request), std::move(reply), std::move(end));
 }
 
-void Engine::tokenize(TenantId tenant, TokenizeRequest request, Reply<TokenizedText> reply) {
+void Engine::tokenize(TenantId tenant, TokenizeRequest request, Promise<TokenizedText> reply) {
   ask_holding<&TextConversions::tokenize>(std::move(tenant), std::move(request), std::move(reply));
 }
 
-void Engine::detokenize(TenantId tenant, DetokenizeRequest request, Reply<ConvertedText> reply) {
+void Engine::detokenize(TenantId tenant, DetokenizeRequest request, Promise<ConvertedText> reply) {
   ask_holding<&TextConversions::detokenize>(std::move(tenant), std::move(request), std::move(reply));
 }
 
-void Engine::format_chat(TenantId tenant, GenerateRequest request, Reply<ConvertedText> reply) {
+void Engine::format_chat(TenantId tenant, GenerateRequest request, Promise<ConvertedText> reply) {
   ask_holding<&TextConversions::format_chat>(std::move(tenant), std::move(request), std::move(reply));
 }
 
-void Engine::cancel(RequestId id, Reply<bool> reply) {
+void Engine::cancel(RequestId id, Promise<bool> reply) {
   router_.post([this, id, reply = std::move(reply)]() mutable { reply(router_.cancel(id)); });
 }
 
-void Engine::cancel_session(TenantId tenant, std::string session, Reply<bool> reply) {
+void Engine::cancel_session(TenantId tenant, std::string session, Promise<bool> reply) {
   router_.post([this, tenant = std::move(tenant), session = std::move(session), reply = std::move(reply)]() mutable {
     reply(router_.cancel_session(tenant, session));
   });
 }
 
-void Engine::create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply) {
+void Engine::create_session(TenantId tenant, CreateSessionRequest request, Promise<SessionInfo> reply) {
   ask_holding<&SessionCommands::create>(std::move(tenant), std::move(request), std::move(reply));
 }
 
-void Engine::append_input(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply) {
+void Engine::append_input(TenantId tenant, AppendRequest request, Promise<SessionInfo> reply) {
   ask_holding<&SessionCommands::append>(std::move(tenant), std::move(request), std::move(reply));
 }
 
-void Engine::end_session(TenantId tenant, std::string session, Reply<Unit> reply) {
+void Engine::end_session(TenantId tenant, std::string session, Promise<Unit> reply) {
   ask<&SessionCommands::end>(std::move(reply), std::move(tenant), std::move(session));
 }
 
-void Engine::fork_session(TenantId tenant, ForkRequest request, Reply<SessionInfo> reply) {
+void Engine::fork_session(TenantId tenant, ForkRequest request, Promise<SessionInfo> reply) {
   ask<&SessionCommands::fork>(std::move(reply), std::move(tenant), std::move(request));
 }
 
-void Engine::rewind_session(TenantId tenant, std::string session, std::int32_t turn, Reply<SessionInfo> reply) {
+void Engine::rewind_session(TenantId tenant, std::string session, std::int32_t turn, Promise<SessionInfo> reply) {
   ask<&SessionCommands::rewind>(std::move(reply), std::move(tenant), std::move(session), turn);
 }
 
-void Engine::touch_session(TenantId tenant, std::string session, Reply<SessionInfo> reply) {
+void Engine::touch_session(TenantId tenant, std::string session, Promise<SessionInfo> reply) {
   ask<&SessionCommands::touch>(std::move(reply), std::move(tenant), std::move(session));
 }
 
-void Engine::get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) {
+void Engine::get_session(TenantId tenant, std::string session, Promise<SessionDetail> reply) {
   ask<&SessionCommands::get>(std::move(reply), std::move(tenant), std::move(session));
 }
 
-void Engine::update_session(TenantId tenant, UpdateSessionRequest request, Reply<SessionInfo> reply) {
+void Engine::update_session(TenantId tenant, UpdateSessionRequest request, Promise<SessionInfo> reply) {
   ask<&SessionCommands::update>(std::move(reply), std::move(tenant), std::move(request));
 }
 
-void Engine::remove_last_message(TenantId tenant, std::string session, MessagePosition place, Reply<SessionDetail> reply) {
+void Engine::remove_last_message(TenantId tenant, std::string session, MessagePosition place, Promise<SessionDetail> reply) {
   ask<&SessionCommands::remove_last_message>(std::move(reply), std::move(tenant), std::move(session), place);
 }
 
-void Engine::get_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) {
+void Engine::get_response(TenantId tenant, std::string session, std::string response, Promise<ResponseDetail> reply) {
   ask<&SessionCommands::get_response>(std::move(reply), std::move(tenant), std::move(session), std::move(response));
 }
 
-void Engine::cancel_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) {
+void Engine::cancel_response(TenantId tenant, std::string session, std::string response, Promise<ResponseDetail> reply) {
   ask<&SessionCommands::cancel_response>(std::move(reply), std::move(tenant), std::move(session), std::move(response));
 }
 
-void Engine::forget_response(TenantId tenant, std::string session, std::string response, Reply<Unit> reply) {
+void Engine::forget_response(TenantId tenant, std::string session, std::string response, Promise<Unit> reply) {
   ask<&SessionCommands::forget_response>(std::move(reply), std::move(tenant), std::move(session), std::move(response));
 }
 
-void Engine::export_session(TenantId tenant, std::string session, bool with_kv, Reply<ExportedSession> reply) {
+void Engine::export_session(TenantId tenant, std::string session, bool with_kv, Promise<ExportedSession> reply) {
   ask<&SessionTransfer::export_session>(std::move(reply), std::move(tenant), std::move(session), with_kv);
 }
 
-void Engine::import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) {
+void Engine::import_session(TenantId tenant, ImportRequest request, Promise<ImportedSession> reply) {
   ask<&SessionTransfer::import_session>(std::move(reply), std::move(tenant), std::move(request));
 }
 
-RequestId Engine::embed_images(TenantId tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) {
+RequestId Engine::embed_images(TenantId tenant, EmbedImagesRequest request, Promise<ImageEmbeddings> reply) {
   const RequestId id{last_request_.fetch_add(1) + 1};
   auto share = hold_or_refuse(tenant, request, reply);
   if (!share) return id;
@@ -476,19 +477,19 @@ RequestId Engine::embed_images(TenantId tenant, EmbedImagesRequest request, Repl
   return id;
 }
 
-void Engine::list_receipts(TenantId tenant, std::string session, Reply<std::vector<TurnReceipt>> reply) {
+void Engine::list_receipts(TenantId tenant, std::string session, Promise<std::vector<TurnReceipt>> reply) {
   ask<&SessionCommands::list_receipts>(std::move(reply), std::move(tenant), std::move(session));
 }
 
-void Engine::find_receipt(TenantId tenant, std::string name, Reply<Usage> reply) {
+void Engine::find_receipt(TenantId tenant, std::string name, Promise<Usage> reply) {
   ask<&SessionCommands::find_receipt>(std::move(reply), std::move(tenant), std::move(name));
 }
 
-void Engine::list_sessions(TenantId tenant, SessionListRequest request, Reply<SessionList> reply) {
+void Engine::list_sessions(TenantId tenant, SessionListRequest request, Promise<SessionList> reply) {
   ask<&SessionCommands::list>(std::move(reply), std::move(tenant), std::move(request));
 }
 
-void Engine::read_images(std::vector<std::string> ids, std::size_t bytes_max, Reply<std::vector<Bytes>> reply) {
+void Engine::read_images(std::vector<std::string> ids, std::size_t bytes_max, Promise<std::vector<Bytes>> reply) {
   const std::shared_ptr<image::KeptImages> kept = options_.image_encoder.kept;
   auto read = [this, kept, ids, bytes_max, reply = std::move(reply)]() mutable {
     store_.run_later([kept, ids = std::move(ids), bytes_max, reply = std::move(reply)]() mutable {
@@ -507,11 +508,11 @@ void Engine::read_images(std::vector<std::string> ids, std::size_t bytes_max, Re
   read();
 }
 
-void Engine::load_model(std::string model, Reply<Unit> reply) {
+void Engine::load_model(std::string model, Promise<Unit> reply) {
   answer(std::move(reply), router_.load_model(std::move(model)));
 }
 
-void Engine::unload_model(std::string model, Reply<Unit> reply) {
+void Engine::unload_model(std::string model, Promise<Unit> reply) {
   auto known = source_->resolve(model);
   if (!known)
     return router_.post([reply = std::move(reply), error = known.error()]() mutable { reply(std::unexpected(error)); });

@@ -1,6 +1,6 @@
 // The engine as the listeners see it: core::Service, made of router, work pool, catalog and lanes, which run on threads
 // of their own (docs/threads.md). Life: construct, start(), serve, drain(), stop(). The destructor stops it. It has many
-// functions because it implements two interfaces, Service and WorkerHost; most are one line.
+// functions because it implements two interfaces, Service and LoaderDelegate; most are one line.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 #include "core/work/work_pool.h"
 #include "engine/engine_options.h"
 #include "engine/limited_join.h"
-#include "engine/model/worker_source.h"
+#include "engine/model/model_loader.h"
 #include "engine/router/router.h"
 #include "engine/worker_set.h"
 #include "kv/catalog/catalog.h"
@@ -32,12 +32,12 @@
 
 namespace uma::engine {
 
-class Engine final : public Service, private WorkerHost {
+class Engine final : public Service, private LoaderDelegate {
  public:
   // `cold` stores the states that exceed the memory of the state store, and all states at the end; null: such states are
   // dropped. `shared` is where daemons with one catalog find each other's states; null: there is no such store. `clock`
   // outlives the engine.
-  Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std::unique_ptr<kv::Catalog> catalog,
+  Engine(EngineOptions options, std::unique_ptr<ModelLoader> source, std::unique_ptr<kv::Catalog> catalog,
          std::unique_ptr<kv::ColdStore> cold, const Clock& clock, std::unique_ptr<kv::SharedStates> shared = nullptr);
   ~Engine() override;
 
@@ -58,37 +58,37 @@ class Engine final : public Service, private WorkerHost {
     work_.post(std::move(tenant), bytes, std::move(work));
   }
   RequestId generate(TenantId tenant, GenerateRequest request, std::vector<std::shared_ptr<EventSink>> sinks) override;
-  RequestId embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) override;
-  RequestId rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) override;
+  RequestId embed(TenantId tenant, EmbedRequest request, Promise<EmbedResult> reply) override;
+  RequestId rerank(TenantId tenant, RerankRequest request, Promise<RerankResult> reply) override;
   RequestId draw(TenantId tenant, PictureRequest request, std::shared_ptr<PictureSink> sink,
-                 Reply<PictureReceipt> reply) override;
-  void count_tokens(TenantId tenant, GenerateRequest request, std::stop_token end, Reply<std::int32_t> reply) override;
-  void tokenize(TenantId tenant, TokenizeRequest request, Reply<TokenizedText> reply) override;
-  void detokenize(TenantId tenant, DetokenizeRequest request, Reply<ConvertedText> reply) override;
-  void format_chat(TenantId tenant, GenerateRequest request, Reply<ConvertedText> reply) override;
-  void cancel(RequestId id, Reply<bool> reply) override;
-  void cancel_session(TenantId tenant, std::string session, Reply<bool> reply) override;
-  void create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply) override;
-  void append_input(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply) override;
-  void end_session(TenantId tenant, std::string session, Reply<Unit> reply) override;
-  void fork_session(TenantId tenant, ForkRequest request, Reply<SessionInfo> reply) override;
-  void rewind_session(TenantId tenant, std::string session, std::int32_t turn, Reply<SessionInfo> reply) override;
-  void touch_session(TenantId tenant, std::string session, Reply<SessionInfo> reply) override;
-  void get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) override;
-  void list_receipts(TenantId tenant, std::string session, Reply<std::vector<TurnReceipt>> reply) override;
-  void find_receipt(TenantId tenant, std::string name, Reply<Usage> reply) override;
-  void list_sessions(TenantId tenant, SessionListRequest request, Reply<SessionList> reply) override;
-  void update_session(TenantId tenant, UpdateSessionRequest request, Reply<SessionInfo> reply) override;
-  void remove_last_message(TenantId tenant, std::string session, MessagePosition place, Reply<SessionDetail> reply) override;
-  void get_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) override;
-  void cancel_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) override;
-  void forget_response(TenantId tenant, std::string session, std::string response, Reply<Unit> reply) override;
-  void export_session(TenantId tenant, std::string session, bool with_kv, Reply<ExportedSession> reply) override;
-  void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) override;
-  RequestId embed_images(TenantId tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) override;
-  void read_images(std::vector<std::string> ids, std::size_t bytes_max, Reply<std::vector<Bytes>> reply) override;
-  void load_model(std::string model, Reply<Unit> reply) override;
-  void unload_model(std::string model, Reply<Unit> reply) override;
+                 Promise<PictureReceipt> reply) override;
+  void count_tokens(TenantId tenant, GenerateRequest request, std::stop_token end, Promise<std::int32_t> reply) override;
+  void tokenize(TenantId tenant, TokenizeRequest request, Promise<TokenizedText> reply) override;
+  void detokenize(TenantId tenant, DetokenizeRequest request, Promise<ConvertedText> reply) override;
+  void format_chat(TenantId tenant, GenerateRequest request, Promise<ConvertedText> reply) override;
+  void cancel(RequestId id, Promise<bool> reply) override;
+  void cancel_session(TenantId tenant, std::string session, Promise<bool> reply) override;
+  void create_session(TenantId tenant, CreateSessionRequest request, Promise<SessionInfo> reply) override;
+  void append_input(TenantId tenant, AppendRequest request, Promise<SessionInfo> reply) override;
+  void end_session(TenantId tenant, std::string session, Promise<Unit> reply) override;
+  void fork_session(TenantId tenant, ForkRequest request, Promise<SessionInfo> reply) override;
+  void rewind_session(TenantId tenant, std::string session, std::int32_t turn, Promise<SessionInfo> reply) override;
+  void touch_session(TenantId tenant, std::string session, Promise<SessionInfo> reply) override;
+  void get_session(TenantId tenant, std::string session, Promise<SessionDetail> reply) override;
+  void list_receipts(TenantId tenant, std::string session, Promise<std::vector<TurnReceipt>> reply) override;
+  void find_receipt(TenantId tenant, std::string name, Promise<Usage> reply) override;
+  void list_sessions(TenantId tenant, SessionListRequest request, Promise<SessionList> reply) override;
+  void update_session(TenantId tenant, UpdateSessionRequest request, Promise<SessionInfo> reply) override;
+  void remove_last_message(TenantId tenant, std::string session, MessagePosition place, Promise<SessionDetail> reply) override;
+  void get_response(TenantId tenant, std::string session, std::string response, Promise<ResponseDetail> reply) override;
+  void cancel_response(TenantId tenant, std::string session, std::string response, Promise<ResponseDetail> reply) override;
+  void forget_response(TenantId tenant, std::string session, std::string response, Promise<Unit> reply) override;
+  void export_session(TenantId tenant, std::string session, bool with_kv, Promise<ExportedSession> reply) override;
+  void import_session(TenantId tenant, ImportRequest request, Promise<ImportedSession> reply) override;
+  RequestId embed_images(TenantId tenant, EmbedImagesRequest request, Promise<ImageEmbeddings> reply) override;
+  void read_images(std::vector<std::string> ids, std::size_t bytes_max, Promise<std::vector<Bytes>> reply) override;
+  void load_model(std::string model, Promise<Unit> reply) override;
+  void unload_model(std::string model, Promise<Unit> reply) override;
   [[nodiscard]] Expected<std::string> resolve_model(const std::string& name) const override { return source_->resolve(name); }
   [[nodiscard]] Expected<std::string> choose_model(const std::string& name, Capability capability) const override {
     return source_->choose(name, capability);
@@ -116,15 +116,15 @@ class Engine final : public Service, private WorkerHost {
   [[nodiscard]] bool has_streams() const override { return workers_.has_streams(); }
   [[nodiscard]] Expected<RequestShare> hold(const TenantId& tenant, std::size_t bytes);
   template <class T, class RequestT>
-  [[nodiscard]] std::optional<RequestShare> hold_or_refuse(const TenantId& tenant, const RequestT& request, Reply<T>& reply);
+  [[nodiscard]] std::optional<RequestShare> hold_or_refuse(const TenantId& tenant, const RequestT& request, Promise<T>& reply);
   template <class T>
-  [[nodiscard]] static Reply<T> holding(RequestShare share, Reply<T> reply);
+  [[nodiscard]] static Promise<T> holding(RequestShare share, Promise<T> reply);
   template <class T>
-  void answer(Reply<T> reply, Task<Expected<T>> task);
+  void answer(Promise<T> reply, Task<Expected<T>> task);
   template <auto kMethod, class T, class... Args>
-  void ask(Reply<T> reply, Args... args);
+  void ask(Promise<T> reply, Args... args);
   template <auto kMethod, class T, class RequestT, class... Args>
-  void ask_holding(TenantId tenant, RequestT request, Reply<T> reply, Args... args);
+  void ask_holding(TenantId tenant, RequestT request, Promise<T> reply, Args... args);
   template <class T>
   [[nodiscard]] T ask_router(MoveOnlyFunction<T()> question);
   [[nodiscard]] kv::StoreOptions with_engine(kv::StoreOptions options) const;
@@ -134,7 +134,7 @@ class Engine final : public Service, private WorkerHost {
   const EngineOptions options_;
   const Clock& clock_;
   const TimePoint started_at_;
-  const std::unique_ptr<WorkerSource> source_;
+  const std::unique_ptr<ModelLoader> source_;
   const std::unique_ptr<kv::Catalog> catalog_;
 
   const std::unique_ptr<kv::SharedStates> shared_;  // Null: states stay here.

@@ -23,14 +23,14 @@ using testing::FakeOptions;
 
 constexpr FakeOptions kOptions{.cells = 4096, .sequences = 8, .batch_rows_max = 64};
 
-class FakeSource final : public WorkerSource {
+class FakeSource final : public ModelLoader {
  public:
   explicit FakeSource(int workers, bool fails = false) : workers_(workers), fails_(fails) {}
   ~FakeSource() override { stop(); }
   [[nodiscard]] Expected<std::string> resolve(const std::string& name) const override { return name.empty() ? "fake" : name; }
   [[nodiscard]] std::vector<ModelInfo> list() const override { return {{.name = "fake"}}; }
   void add_metrics(MetricsSnapshot&) const override {}
-  void start(WorkerHost& host) override { host_ = &host; }
+  void start(LoaderDelegate& host) override { host_ = &host; }
   void load(const std::string& model) override {
     threads_.emplace_back([this, model] {
       host_->on_load_progress(model, 0.5);
@@ -42,7 +42,7 @@ class FakeSource final : public WorkerSource {
       host_->on_loaded(model, std::move(loaded));
     });
   }
-  void unload(const std::string&, Reply<Unit> reply) override { reply(Unit{}); }
+  void unload(const std::string&, Promise<Unit> reply) override { reply(Unit{}); }
   void cancel_load(const std::string&) override {}
   void report_backlog(const std::string&) override { queues.fetch_add(1); }
   void report_lost(const std::string&) override {}
@@ -52,12 +52,12 @@ class FakeSource final : public WorkerSource {
 
   std::shared_ptr<int> reservation = std::make_shared<int>();
   std::atomic<int> queues = 0;  // Number of report_backlog() calls.
-  [[nodiscard]] WorkerHost& host() { return *host_; }
+  [[nodiscard]] LoaderDelegate& host() { return *host_; }
 
  private:
   int workers_;
   bool fails_;
-  WorkerHost* host_ = nullptr;
+  LoaderDelegate* host_ = nullptr;
   std::vector<std::thread> threads_;  // Filled by the router's thread, until it ends.
 };
 
@@ -97,7 +97,7 @@ template <class T, class Call>
 Expected<T> ask(Call&& call) {
   std::promise<Expected<T>> promise;
   auto future = promise.get_future();
-  call(Reply<T>([&promise](Expected<T> value) { promise.set_value(std::move(value)); }));
+  call(Promise<T>([&promise](Expected<T> value) { promise.set_value(std::move(value)); }));
   return future.get();
 }
 

@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
-#include "engine/model/worker_source_test_support.h"
+#include "engine/model/model_loader_test_support.h"
 #include "engine/router/router.h"
 #include "testing/fake_catalog.h"
 #include "testing/fake_model.h"

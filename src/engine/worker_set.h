@@ -20,7 +20,7 @@
 #include "engine/lane/run/embed_lane.h"
 #include "engine/lane/run/picture_lane.h"
 #include "engine/metrics_collector.h"
-#include "engine/model/worker_source.h"
+#include "engine/model/model_loader.h"
 #include "image/image_encoder.h"
 #include "kv/state_store.h"
 #include "llm/text_embedding.h"

@@ -273,12 +273,12 @@ struct ImageEncoder::Embedding {
   std::vector<ImageSource> images;
   std::stop_token end;
   TimePoint deadline;
-  Reply<ImageEmbeddings> reply;
+  Promise<ImageEmbeddings> reply;
   ImageEmbeddings made{};
 };
 
 void ImageEncoder::embed(WorkPool& work, TenantId tenant, std::vector<ImageSource> images, std::stop_token end,
-                         TimePoint deadline, Reply<ImageEmbeddings> reply) {
+                         TimePoint deadline, Promise<ImageEmbeddings> reply) {
   for (const ImageSource& source : images) stats_.waiting_bytes.add(static_cast<std::int64_t>(source.text.size()));
   post_next(
       std::make_shared<Embedding>(work, std::move(tenant), std::move(images), std::move(end), deadline, std::move(reply)));

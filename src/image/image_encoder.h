@@ -122,7 +122,7 @@ class ImageEncoder : public std::enable_shared_from_this<ImageEncoder> {
   // Replies with one vector per image, the mean of its rows scaled to length 1, or with the first error. `end` is requested
   // when nobody waits any more. Errors: as take(); E_LIMIT_003 after the deadline.
   void embed(WorkPool& work, TenantId tenant, std::vector<ImageSource> images, std::stop_token end, TimePoint deadline,
-             Reply<ImageEmbeddings> reply);
+             Promise<ImageEmbeddings> reply);
   [[nodiscard]] ImageEncoderStats& stats() { return *kept_stats_; }
   [[nodiscard]] const ImageEncoderStats& stats() const { return *kept_stats_; }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "engine/model/worker_source.h"
+#include "engine/model/model_loader.h"
 
 namespace uma::pool {
 
@@ -15,14 +15,14 @@ namespace uma::pool {
 class BackgroundHolds {
  public:
   // Called first. `host` outlives the holds.
-  void start(engine::WorkerHost& host) { host_ = &host; }
+  void start(engine::LoaderDelegate& host) { host_ = &host; }
   [[nodiscard]] bool contain(const std::string& model) const;
 
  private:
   friend class BackgroundHold;
   void change(const std::vector<std::string>& models, std::int32_t change);
 
-  engine::WorkerHost* host_ = nullptr;
+  engine::LoaderDelegate* host_ = nullptr;
   mutable Mutex mutex_;
   std::map<std::string, std::int32_t> counts_ GUARDED_BY(mutex_);  // Number of loads that hold each model back.
 };

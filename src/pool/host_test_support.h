@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "engine/model/worker_source.h"
+#include "engine/model/model_loader.h"
 
 namespace uma::pool {
 
-class FakeHost final : public engine::WorkerHost {
+class FakeHost final : public engine::LoaderDelegate {
  public:
   void on_load_progress(const std::string&, double) override {}
   void on_loaded(const std::string& model, Expected<engine::LoadedWorkers> made) override {

@@ -277,7 +277,7 @@ std::expected<std::size_t, std::vector<std::string>> ModelPool::reload() {
   return registry_->models().size();
 }
 
-void ModelPool::start(engine::WorkerHost& host) {
+void ModelPool::start(engine::LoaderDelegate& host) {
   host_ = &host;
   holds_.start(host);
   {
@@ -684,14 +684,14 @@ void ModelPool::maintain() {
   }
 }
 
-void ModelPool::unload(const std::string& model, Reply<Unit> reply) {
+void ModelPool::unload(const std::string& model, Promise<Unit> reply) {
   const MutexLock lock(mutex_);
   if (is_stopped_) return reply(fail(ErrorCode::limit_wait, "the daemon is stopping"));
   unloads_.push_back({.model = model, .reply = std::move(reply)});
   changed_.notify_all();
 }
 
-void ModelPool::remove(const std::string& model, Reply<Unit> reply) {
+void ModelPool::remove(const std::string& model, Promise<Unit> reply) {
   const MutexLock lock(mutex_);
   if (is_stopped_) return reply(fail(ErrorCode::limit_wait, "the daemon is stopping"));
   unloads_.push_back({.model = model, .deletes_files = true, .reply = std::move(reply)});

@@ -27,7 +27,7 @@
 #include "base/mutex.h"
 #include "base/system/memory_info.h"
 #include "engine/model/load_workers.h"
-#include "engine/model/worker_source.h"
+#include "engine/model/model_loader.h"
 #include "pool/background_holds.h"
 #include "pool/device_fit.h"
 #include "pool/load_guard.h"
@@ -58,7 +58,7 @@ struct PoolOptions {
   std::function<MemoryInfo()> memory = [] { return read_memory_info(); };
 };
 
-class ModelPool final : public engine::WorkerSource {
+class ModelPool final : public engine::ModelLoader {
  public:
   ModelPool(PoolOptions options, std::shared_ptr<const ModelRegistry> registry, const Clock& clock);
   ~ModelPool() override;
@@ -67,9 +67,9 @@ class ModelPool final : public engine::WorkerSource {
   [[nodiscard]] Expected<std::string> choose(const std::string& name, Capability capability) const override;
   [[nodiscard]] std::vector<ModelInfo> list() const override;
   void add_metrics(MetricsSnapshot& snapshot) const override;
-  void start(engine::WorkerHost& host) override;
+  void start(engine::LoaderDelegate& host) override;
   void load(const std::string& model) override;
-  void unload(const std::string& model, Reply<Unit> reply) override;
+  void unload(const std::string& model, Promise<Unit> reply) override;
   void cancel_load(const std::string& model) override;
   void report_backlog(const std::string& model) override;
   void report_lost(const std::string& model) override;
@@ -77,7 +77,7 @@ class ModelPool final : public engine::WorkerSource {
 
   // Deletes the files of a model in own_folder, after unloading it. Does not block. Errors: E_MODEL_001; E_SESSION_002 if it is
   // in use; E_MODEL_003 if its file lies elsewhere; E_IO_001.
-  void remove(const std::string& model, Reply<Unit> reply);
+  void remove(const std::string& model, Promise<Unit> reply);
   // Notices files that have been added to the folders or removed. A few system calls if nothing has changed.
   void look_at_folders() const;
   // Looks at all files again, but not at models.yaml.
@@ -130,7 +130,7 @@ class ModelPool final : public engine::WorkerSource {
   struct UnloadRequest {
     std::string model;
     bool deletes_files = false;  // Afterwards.
-    Reply<Unit> reply;
+    Promise<Unit> reply;
   };
   // The memory of a load.
   struct Reserved {
@@ -197,7 +197,7 @@ class ModelPool final : public engine::WorkerSource {
   WarmMemory warm_;  // Used under eviction_mutex_.
   MeasuredNeeds measured_;
   BackgroundHolds holds_;
-  engine::WorkerHost* host_ = nullptr;
+  engine::LoaderDelegate* host_ = nullptr;
 
   Mutex eviction_mutex_;         // Held while memory is freed for a claim; locked before mutex_.
   mutable Mutex reading_mutex_;  // Held while the next registry is read, so that none is lost; locked before mutex_.

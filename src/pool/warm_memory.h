@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
-#include "engine/model/worker_source.h"
+#include "engine/model/model_loader.h"
 #include "pool/memory_governor.h"
 
 namespace uma::pool {
@@ -23,7 +23,7 @@ class WarmMemory {
   // `governor` and `clock` outlive it.
   WarmMemory(MemoryGovernor& governor, const Clock& clock);
   // Called first; `host` owns the states.
-  void start(engine::WorkerHost& host) { host_ = &host; }
+  void start(engine::LoaderDelegate& host) { host_ = &host; }
 
   [[nodiscard]] std::uint64_t bytes() const { return held_.bytes(); }
   // Adjusts to the memory that states really take. `under_way_bytes` is reserved for transfers in addition to bytes().
@@ -45,7 +45,7 @@ class WarmMemory {
 
   MemoryGovernor& governor_;
   const Clock& clock_;
-  engine::WorkerHost* host_ = nullptr;
+  engine::LoaderDelegate* host_ = nullptr;
   Reservation held_;
   std::uint64_t limit_ = 0;  // Limit at rest that the store was given; less than held_ while states leave.
   std::uint64_t under_way_ = 0;

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/mutex.h"
-#include "core/work/reply.h"
+#include "core/work/promise.h"
 #include "server/flush_queue.h"
 #include "server/wakeup.h"
 
@@ -16,7 +16,7 @@ template <class T>
 class AwaitedReply {
  public:
   // Wakes the connection, whose flush() notifies the wakeup of wait().
-  [[nodiscard]] Reply<T> reply(std::shared_ptr<FlushQueue> flushes, std::weak_ptr<Flushable> connection) const {
+  [[nodiscard]] Promise<T> reply(std::shared_ptr<FlushQueue> flushes, std::weak_ptr<Flushable> connection) const {
     return [state = state_, flushes = std::move(flushes), connection = std::move(connection)](Expected<T> value) {
       {
         const MutexLock lock(state->mutex);

@@ -84,14 +84,14 @@ class FakeService : public Service {
     RequestId id;
     TenantId tenant;
     EmbedRequest request;
-    Reply<EmbedResult> reply;
+    Promise<EmbedResult> reply;
   };
   struct Reranking {
     RequestId id;
     RerankRequest request;
-    Reply<RerankResult> reply;
+    Promise<RerankResult> reply;
   };
-  RequestId embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) override {
+  RequestId embed(TenantId tenant, EmbedRequest request, Promise<EmbedResult> reply) override {
     const MutexLock lock(mutex_);
     const RequestId id{++last_id_};
     embeddings_.push_back({id, std::move(tenant), std::move(request), std::move(reply)});
@@ -103,16 +103,16 @@ class FakeService : public Service {
     RequestId id;
     PictureRequest request;
     std::shared_ptr<PictureSink> sink;
-    Reply<PictureReceipt> reply;
+    Promise<PictureReceipt> reply;
   };
-  RequestId draw(TenantId, PictureRequest request, std::shared_ptr<PictureSink> sink, Reply<PictureReceipt> reply) override {
+  RequestId draw(TenantId, PictureRequest request, std::shared_ptr<PictureSink> sink, Promise<PictureReceipt> reply) override {
     const MutexLock lock(mutex_);
     const RequestId id{++last_id_};
     drawings_.push_back({id, std::move(request), std::move(sink), std::move(reply)});
     changed_.notify_all();
     return id;
   }
-  RequestId rerank(TenantId, RerankRequest request, Reply<RerankResult> reply) override {
+  RequestId rerank(TenantId, RerankRequest request, Promise<RerankResult> reply) override {
     const MutexLock lock(mutex_);
     const RequestId id{++last_id_};
     rerankings_.push_back({id, std::move(request), std::move(reply)});
@@ -120,7 +120,7 @@ class FakeService : public Service {
     return id;
   }
   // Ten tokens for each message; the model "slow" never replies.
-  void count_tokens(TenantId, GenerateRequest request, std::stop_token end, Reply<std::int32_t> reply) override {
+  void count_tokens(TenantId, GenerateRequest request, std::stop_token end, Promise<std::int32_t> reply) override {
     if (request.model == "slow") {
       const MutexLock lock(mutex_);
       counting_ = std::move(end);
@@ -131,20 +131,20 @@ class FakeService : public Service {
     reply(static_cast<std::int32_t>(request.input.messages.size() * 10));
   }
   // A token for each byte.
-  void tokenize(TenantId, TokenizeRequest request, Reply<TokenizedText> reply) override {
+  void tokenize(TenantId, TokenizeRequest request, Promise<TokenizedText> reply) override {
     TokenizedText result;
     for (const char c : request.text) result.tokens.push_back(static_cast<unsigned char>(c));
     for (std::size_t i = 1; request.wants_texts && i <= request.text.size(); ++i) result.text_ends.push_back(i);
     if (request.wants_texts) result.text = request.text;
     reply(std::move(result));
   }
-  void detokenize(TenantId, DetokenizeRequest request, Reply<ConvertedText> reply) override {
+  void detokenize(TenantId, DetokenizeRequest request, Promise<ConvertedText> reply) override {
     reply(ConvertedText{.text = std::string(request.tokens.begin(), request.tokens.end())});
   }
-  void format_chat(TenantId, GenerateRequest request, Reply<ConvertedText> reply) override {
+  void format_chat(TenantId, GenerateRequest request, Promise<ConvertedText> reply) override {
     reply(ConvertedText{.text = "[" + request.input.messages.front().content + "]"});
   }
-  void cancel(RequestId id, Reply<bool> reply) override {
+  void cancel(RequestId id, Promise<bool> reply) override {
     {
       const MutexLock lock(mutex_);
       cancelled_.push_back(id);
@@ -152,11 +152,11 @@ class FakeService : public Service {
     }
     reply(true);
   }
-  void cancel_session(TenantId, std::string session, Reply<bool> reply) override { reply(session == "busy"); }
-  void create_session(TenantId, CreateSessionRequest request, Reply<SessionInfo> reply) override {
+  void cancel_session(TenantId, std::string session, Promise<bool> reply) override { reply(session == "busy"); }
+  void create_session(TenantId, CreateSessionRequest request, Promise<SessionInfo> reply) override {
     reply(session_named(request.name));
   }
-  void append_input(TenantId, AppendRequest request, Reply<SessionInfo> reply) override {
+  void append_input(TenantId, AppendRequest request, Promise<SessionInfo> reply) override {
     if (request.session == "unknown") {
       reply(fail(ErrorCode::session_unknown, "no such session"));
       return;
@@ -165,52 +165,52 @@ class FakeService : public Service {
     session.pending_tokens = 7;
     reply(session);
   }
-  void end_session(TenantId, std::string, Reply<Unit> reply) override { reply(Unit{}); }
+  void end_session(TenantId, std::string, Promise<Unit> reply) override { reply(Unit{}); }
   // The fork ends behind the turn.
-  void fork_session(TenantId, ForkRequest request, Reply<SessionInfo> reply) override {
+  void fork_session(TenantId, ForkRequest request, Promise<SessionInfo> reply) override {
     SessionInfo info = session_named(request.name);
     info.parent.value = "id-of-" + request.session;
     info.fork_turn = request.turn.value_or(4) + 1;
     info.metadata = changed_metadata("", request.metadata);
     reply(info);
   }
-  void rewind_session(TenantId, std::string session, std::int32_t turn, Reply<SessionInfo> reply) override {
+  void rewind_session(TenantId, std::string session, std::int32_t turn, Promise<SessionInfo> reply) override {
     SessionInfo info = session_named(session);
     info.turns = turn + 1;
     reply(info);
   }
-  void touch_session(TenantId, std::string, Reply<SessionInfo> reply) override {
+  void touch_session(TenantId, std::string, Promise<SessionInfo> reply) override {
     const MutexLock lock(mutex_);
     touches_.push_back(std::move(reply));
     changed_.notify_all();
   }
-  void get_session(TenantId, std::string session, Reply<SessionDetail> reply) override {
+  void get_session(TenantId, std::string session, Promise<SessionDetail> reply) override {
     SessionDetail detail;
     detail.info = session_named(session);
     detail.info.mode = SessionMode::text;
     detail.text = std::string(1'000'000, 'x');
     reply(detail);
   }
-  void list_receipts(TenantId, std::string, Reply<std::vector<TurnReceipt>> reply) override {
+  void list_receipts(TenantId, std::string, Promise<std::vector<TurnReceipt>> reply) override {
     reply(std::vector<TurnReceipt>{{.turn = 1, .receipt = std::make_shared<const Receipt>()}});
   }
-  void find_receipt(TenantId, std::string name, Reply<Usage> reply) override {
+  void find_receipt(TenantId, std::string name, Promise<Usage> reply) override {
     if (name == "gone") return reply(fail(ErrorCode::session_unknown, "no reply"));
     reply(Usage{.prompt_tokens = 7, .cache_miss = {.kind = CacheMissKind::tools, .token = 3}});
   }
-  void list_sessions(TenantId, SessionListRequest request, Reply<SessionList> reply) override {
+  void list_sessions(TenantId, SessionListRequest request, Promise<SessionList> reply) override {
     reply(SessionList{.sessions = {session_named(request.after.empty() ? "one" : "behind " + request.after)},
                       .has_more = request.limit == 1});
   }
   // The session had a title. The name "taken" is another session's.
-  void update_session(TenantId, UpdateSessionRequest request, Reply<SessionInfo> reply) override {
+  void update_session(TenantId, UpdateSessionRequest request, Promise<SessionInfo> reply) override {
     if (request.name == "taken") return reply(fail(ErrorCode::session_name_taken, "a session \"taken\" exists already"));
     SessionInfo info = session_named(request.session);
     if (request.name) info.name = *request.name;
     info.metadata = changed_metadata(request.replaces_metadata ? "" : R"({"title":"old"})", request.metadata);
     reply(info);
   }
-  void remove_last_message(TenantId, std::string session, MessagePosition, Reply<SessionDetail> reply) override {
+  void remove_last_message(TenantId, std::string session, MessagePosition, Promise<SessionDetail> reply) override {
     SessionDetail detail;
     detail.info = session_named(session);
     reply(detail);
@@ -221,7 +221,7 @@ class FakeService : public Service {
     stored_response_ = std::move(response);
     stored_request_ = std::move(request);
   }
-  void get_response(TenantId, std::string session, std::string response, Reply<ResponseDetail> reply) override {
+  void get_response(TenantId, std::string session, std::string response, Promise<ResponseDetail> reply) override {
     if (!is_stored(response)) return reply(fail(ErrorCode::session_unknown, "no such response"));
     ResponseDetail detail;
     detail.session.info.id.value = session;
@@ -231,16 +231,16 @@ class FakeService : public Service {
         std::make_shared<const ResponseRecord>(ResponseRecord{.turn = 1, .id = response, .request = stored_request()});
     reply(std::move(detail));
   }
-  void cancel_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) override {
+  void cancel_response(TenantId tenant, std::string session, std::string response, Promise<ResponseDetail> reply) override {
     get_response(std::move(tenant), std::move(session), std::move(response), std::move(reply));
   }
-  void forget_response(TenantId, std::string, std::string response, Reply<Unit> reply) override {
+  void forget_response(TenantId, std::string, std::string response, Promise<Unit> reply) override {
     if (!is_stored(response)) return reply(fail(ErrorCode::session_unknown, "no such response"));
     const MutexLock lock(mutex_);
     stored_response_.clear();
     reply(Unit{});
   }
-  void export_session(TenantId, std::string session, bool with_kv, Reply<ExportedSession> reply) override {
+  void export_session(TenantId, std::string session, bool with_kv, Promise<ExportedSession> reply) override {
     ExportedSession made{.info = session_named(session), .file = file_of(Bytes(1'000'000, std::byte{'s'}))};
     if (with_kv) {
       // Too many bytes for a client to receive at once.
@@ -259,7 +259,7 @@ class FakeService : public Service {
     return exported_;
   }
   // The imported session's name states the length of the file.
-  void import_session(TenantId, ImportRequest request, Reply<ImportedSession> reply) override {
+  void import_session(TenantId, ImportRequest request, Promise<ImportedSession> reply) override {
     if (request.name == "bad") return reply(fail(ErrorCode::proto_field, "no session file"));
     reply(ImportedSession{.info = session_named(std::to_string(request.file.size())), .are_tokens_kept = false});
   }
@@ -267,7 +267,7 @@ class FakeService : public Service {
   std::atomic<bool> has_started{false};
   std::atomic<bool> has_database{true};
   // Returns a vector of two numbers for each image.
-  RequestId embed_images(TenantId, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) override {
+  RequestId embed_images(TenantId, EmbedImagesRequest request, Promise<ImageEmbeddings> reply) override {
     if (request.options.model == "blind") {
       reply(fail(ErrorCode::model_capability, "reads no images"));
     } else {
@@ -277,7 +277,7 @@ class FakeService : public Service {
     return RequestId{++last_id_};
   }
   // Returns a file with the image's id while the limit allows it.
-  void read_images(std::vector<std::string> ids, std::size_t bytes_max, Reply<std::vector<Bytes>> reply) override {
+  void read_images(std::vector<std::string> ids, std::size_t bytes_max, Promise<std::vector<Bytes>> reply) override {
     std::vector<Bytes> files;
     for (const std::string& id : ids) {
       const auto name = std::as_bytes(std::span(id));
@@ -285,11 +285,11 @@ class FakeService : public Service {
     }
     reply(std::move(files));
   }
-  void load_model(std::string model, Reply<Unit> reply) override {
+  void load_model(std::string model, Promise<Unit> reply) override {
     if (model != "fake") return reply(fail(ErrorCode::model_unknown, "no such model"));
     reply(Unit{});
   }
-  void unload_model(std::string model, Reply<Unit> reply) override { load_model(std::move(model), std::move(reply)); }
+  void unload_model(std::string model, Promise<Unit> reply) override { load_model(std::move(model), std::move(reply)); }
   Expected<std::string> resolve_model(const std::string& name) const override {
     if (name.starts_with("gpt-")) return fail(ErrorCode::model_unknown, "no such model");
     return name.empty() ? "fake" : name;
@@ -331,10 +331,10 @@ class FakeService : public Service {
   Embedding next_embedding() { return next_of(&FakeService::embeddings_); }
   Drawing next_drawing() { return next_of(&FakeService::drawings_); }
   Reranking next_reranking() { return next_of(&FakeService::rerankings_); }
-  Reply<SessionInfo> next_touch() {
+  Promise<SessionInfo> next_touch() {
     const MutexLock lock(mutex_);
     wait([&]() REQUIRES_LOCK(mutex_) { return !touches_.empty(); });
-    Reply<SessionInfo> reply = std::move(touches_.front());
+    Promise<SessionInfo> reply = std::move(touches_.front());
     touches_.pop_front();
     return reply;
   }
@@ -405,10 +405,10 @@ class FakeService : public Service {
   std::deque<Embedding> embeddings_ GUARDED_BY(mutex_);
   std::deque<Drawing> drawings_ GUARDED_BY(mutex_);
   std::deque<Reranking> rerankings_ GUARDED_BY(mutex_);
-  std::deque<Reply<SessionInfo>> touches_ GUARDED_BY(mutex_);
+  std::deque<Promise<SessionInfo>> touches_ GUARDED_BY(mutex_);
   std::vector<RequestId> cancelled_ GUARDED_BY(mutex_);
   std::optional<std::stop_token> counting_ GUARDED_BY(mutex_);
-  std::vector<Reply<std::int32_t>> counts_ GUARDED_BY(mutex_);
+  std::vector<Promise<std::int32_t>> counts_ GUARDED_BY(mutex_);
   std::weak_ptr<const Bytes> exported_ GUARDED_BY(mutex_);
   ActivitySnapshot activity_ GUARDED_BY(mutex_);
   std::uint64_t last_id_ GUARDED_BY(mutex_) = 0;

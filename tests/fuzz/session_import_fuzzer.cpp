@@ -24,7 +24,7 @@
 #include "base/move_only_function.h"
 #include "base/thrown.h"
 #include "engine/lane/lane.h"
-#include "engine/model/worker_source_test_support.h"
+#include "engine/model/model_loader_test_support.h"
 #include "engine/router/router.h"
 #include "engine/session/context_shift.h"
 #include "engine/session/portable_session.h"
@@ -226,7 +226,7 @@ class Life {
   template <class T, class Call>
   Expected<T> ask(Call&& call) {
     std::vector<Expected<T>> replies;
-    call(Reply<T>([&replies](Expected<T> got) { replies.push_back(std::move(got)); }));
+    call(Promise<T>([&replies](Expected<T> got) { replies.push_back(std::move(got)); }));
     settle();
     UMA_CHECK(replies.size() == 1 && (replies[0].has_value() || !replies[0].error().message.empty()));
     return std::move(replies[0]);

@@ -74,7 +74,7 @@ Task<ClusterCatalog::Asked<Answer>> ClusterCatalog::ask(std::vector<Statement> s
   if (backend_ == 0) co_return lost("the connection is lost");
   ++mail_->number;
   answer_deadline_ = clock_.now() + kAnswerWithin;
-  auto answer = co_await tasks_.ask<std::optional<Answer>>([&](Reply<std::optional<Answer>> reply) {
+  auto answer = co_await tasks_.ask<std::optional<Answer>>([&](Promise<std::optional<Answer>> reply) {
     mail_->reply = std::move(reply);
     mail_->waits = true;
     network_.send(backend_, std::move(statements), [mail = mail_, asked = mail_->number](std::optional<Answer> got) {
@@ -94,7 +94,7 @@ Task<ClusterCatalog::Asked<Answer>> ClusterCatalog::ask(std::vector<Statement> s
 
 Task<> ClusterCatalog::pause(Duration time) {
   pause_until_ = clock_.now() + time;
-  (void)co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { paused_ = std::move(reply); });
+  (void)co_await tasks_.ask<Unit>([&](Promise<Unit> reply) { paused_ = std::move(reply); });
 }
 
 bool ClusterCatalog::step() {
@@ -143,7 +143,7 @@ Task<ClusterCatalog::Asked<Unit>> ClusterCatalog::connect() {
   disconnect();
   ++mail_->number;
   answer_deadline_ = clock_.now() + kConnectWithin;
-  auto made = co_await tasks_.ask<std::optional<Answer>>([&](Reply<std::optional<Answer>> reply) {
+  auto made = co_await tasks_.ask<std::optional<Answer>>([&](Promise<std::optional<Answer>> reply) {
     mail_->reply = std::move(reply);
     mail_->waits = true;
     network_.connect([mail = mail_, asked = mail_->number](std::optional<std::uint64_t> backend) {

@@ -85,7 +85,7 @@ class ClusterCatalog final : public kv::Catalog {
   // What the messages of this catalog share with those on their way.
   struct Mail {
     std::uint64_t number = 0;  // Of the question that waits.
-    Reply<std::optional<Answer>> reply;
+    Promise<std::optional<Answer>> reply;
     bool waits = false;
   };
 
@@ -132,7 +132,7 @@ class ClusterCatalog final : public kv::Catalog {
   const std::shared_ptr<Mail> mail_ = std::make_shared<Mail>();
   TimePoint answer_deadline_ = kNever;
   TimePoint pause_until_ = kNever;
-  Reply<Unit> paused_;
+  Promise<Unit> paused_;
   std::uint64_t backend_ = 0;  // 0: the connection is lost.
   bool is_open_ = false;
   bool is_busy_ = false;

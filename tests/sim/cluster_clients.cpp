@@ -174,26 +174,26 @@ void ClusterSim::start_request(Machine& machine, const RequestPtr& request) {
       call.mode = SessionMode::chat;
       call.name = goal.name;
       call.messages = {{"user", std::format("[new {}]", request->id)}};
-      return router.tasks().answer(Reply<SessionInfo>(on_info), router.sessions().create(kTeam, std::move(call)));
+      return router.tasks().answer(Promise<SessionInfo>(on_info), router.sessions().create(kTeam, std::move(call)));
     }
     case Action::append:
       return router.tasks().answer(
-          Reply<SessionInfo>(on_info),
+          Promise<SessionInfo>(on_info),
           router.sessions().append(kTeam, {.session = session, .input = {.text = {}, .messages = {{"user", goal.element}}}}));
     case Action::fork:
-      return router.tasks().answer(Reply<SessionInfo>(on_info),
+      return router.tasks().answer(Promise<SessionInfo>(on_info),
                                    router.sessions().fork(kTeam, {.session = session, .name = goal.name}));
     case Action::rename:
-      return router.tasks().answer(Reply<SessionInfo>(on_info),
+      return router.tasks().answer(Promise<SessionInfo>(on_info),
                                    router.sessions().update(kTeam, {.session = session, .name = goal.name}));
     case Action::end:
-      return router.tasks().answer(Reply<Unit>([this, request](const Expected<Unit>& done) {
+      return router.tasks().answer(Promise<Unit>([this, request](const Expected<Unit>& done) {
                                      if (request->is_abandoned) return;
                                      end_request(request, done ? std::nullopt : std::optional(done.error().code));
                                    }),
                                    router.sessions().end(kTeam, goal.name.empty() ? session : goal.name));
     case Action::read:
-      return router.tasks().answer(Reply<SessionDetail>([this, request](const Expected<SessionDetail>& detail) {
+      return router.tasks().answer(Promise<SessionDetail>([this, request](const Expected<SessionDetail>& detail) {
                                      if (request->is_abandoned) return;
                                      if (!detail) return end_request(request, detail.error().code);
                                      on_read(request, *detail);

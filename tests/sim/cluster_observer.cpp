@@ -259,7 +259,7 @@ void ClusterSim::check_end() {
       continue;
     }
     std::map<SessionId, std::string> listed;
-    machine->router->tasks().answer(Reply<SessionList>([&](const Expected<SessionList>& list) {
+    machine->router->tasks().answer(Promise<SessionList>([&](const Expected<SessionList>& list) {
                                       for (const SessionInfo& info : list.value().sessions) listed[info.id] = info.name;
                                     }),
                                     machine->router->sessions().list(kTeam, {}));

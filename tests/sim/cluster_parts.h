@@ -15,7 +15,7 @@
 #include "cluster_sim.h"
 #include "core/work/work_pool.h"
 #include "engine/lane/lane.h"
-#include "engine/model/worker_source_test_support.h"
+#include "engine/model/model_loader_test_support.h"
 #include "engine/router/router.h"
 #include "kv/state_store.h"
 

@@ -21,7 +21,7 @@
 
 #include "base/random.h"
 #include "core/work/work_pool.h"
-#include "engine/model/worker_source_test_support.h"
+#include "engine/model/model_loader_test_support.h"
 #include "engine/router/router.h"
 #include "kv/catalog/catalog.h"
 #include "kv/state_store.h"

@@ -453,7 +453,7 @@ void Simulation::crash_and_start_again() {
   // Every session that a client knows exists, and belongs to its tenant.
   for (const TenantId& tenant : kTenants) {
     SessionList all;
-    router_->tasks().answer(Reply<SessionList>([&](Expected<SessionList> list) { all = std::move(list).value(); }),
+    router_->tasks().answer(Promise<SessionList>([&](Expected<SessionList> list) { all = std::move(list).value(); }),
                             router_->sessions().list(tenant, {}));
     for (const auto& [id, session] : known_) {
       UMA_CHECK(std::ranges::contains(all.sessions, SessionId{id}, &SessionInfo::id) == (session.tenant == tenant));
@@ -635,7 +635,7 @@ void Simulation::check_session_texts() {
 // --- The clients
 
 template <class T>
-Reply<T> Simulation::expect_reply(MoveOnlyFunction<void(Expected<T>)> then) {
+Promise<T> Simulation::expect_reply(MoveOnlyFunction<void(Expected<T>)> then) {
   ++replies_owed_;
   return [this, then = std::move(then), life = life_, called = false](Expected<T> value) mutable {
     UMA_CHECK(!called);

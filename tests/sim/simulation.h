@@ -16,7 +16,7 @@
 #include "base/random.h"
 #include "core/work/work_pool.h"
 #include "engine/lane/lane.h"
-#include "engine/model/worker_source_test_support.h"
+#include "engine/model/model_loader_test_support.h"
 #include "engine/router/router.h"
 #include "kv/catalog/catalog.h"
 #include "kv/state_store.h"
@@ -140,7 +140,7 @@ class Simulation {
   [[nodiscard]] std::string input_text();
   [[nodiscard]] std::string prompt_text();
   template <class T>
-  Reply<T> expect_reply(MoveOnlyFunction<void(Expected<T>)> then);
+  Promise<T> expect_reply(MoveOnlyFunction<void(Expected<T>)> then);
 
   Random random_;
   bool has_prefill_lanes_ = false;

@@ -24,7 +24,7 @@
 #include "base/thrown.h"
 #include "base/timers.h"
 #include "core/error.h"
-#include "core/work/reply.h"
+#include "core/work/promise.h"
 
 namespace uma {
 
@@ -203,14 +203,14 @@ class TaskRunner {
   }
   // Runs the task and answers with its result.
   template <class T>
-  void answer(std::type_identity_t<Reply<T>> reply, Task<Expected<T>> task) {
+  void answer(std::type_identity_t<Promise<T>> reply, Task<Expected<T>> task) {
     start(answered(std::move(reply), std::move(task)));
   }
   // Starts a concurrent task, whose result the caller may await later.
   template <class T>
   [[nodiscard]] Started<T> begin(Task<Expected<T>> task) {
     auto state = std::make_shared<typename Started<T>::State>();
-    answer(Reply<T>([post = post_, state](Expected<T> result) mutable {
+    answer(Promise<T>([post = post_, state](Expected<T> result) mutable {
              state->result.emplace(std::move(result));
              post([state] {
                if (state->asker) std::exchange(state->asker, nullptr).resume();
@@ -228,7 +228,7 @@ class TaskRunner {
     while (!roots_.empty()) end(roots_.begin()->first);
   }
 
-  // Waits for an answer. `begin` is called at once with a Reply, which any thread may call.
+  // Waits for an answer. `begin` is called at once with a Promise, which any thread may call.
   template <class T, class Begin>
   [[nodiscard]] auto ask(Begin begin, const std::source_location& place = std::source_location::current()) {
     return Question<T, Begin>(*this, std::move(begin), place);
@@ -272,7 +272,7 @@ class TaskRunner {
     [[nodiscard]] bool await_ready() const noexcept { return false; }
     void await_suspend(std::coroutine_handle<> asker) {
       answer_ = std::make_shared<Answer>(asker);
-      begin_(Reply<T>([runner = &runner_, post = runner_.post_, answer = answer_, place = place_](Expected<T> value) mutable {
+      begin_(Promise<T>([runner = &runner_, post = runner_.post_, answer = answer_, place = place_](Expected<T> value) mutable {
         post([runner, answer = std::move(answer), place, value = std::move(value)]() mutable {
           if (!answer->asker) return;
           answer->value.emplace(std::move(value));
@@ -332,7 +332,7 @@ class TaskRunner {
   }
 
   template <class T>
-  static Task<> answered(Reply<T> reply, Task<Expected<T>> task) {
+  static Task<> answered(Promise<T> reply, Task<Expected<T>> task) {
     reply(co_await std::move(task));
   }
 

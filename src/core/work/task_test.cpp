@@ -50,7 +50,7 @@ class TaskTest : public ::testing::Test {
   }
   // Waits until somebody answers replies_.back().
   auto question(const std::string& what) {
-    return runner_->ask<int>([this, what](Reply<int> reply) {
+    return runner_->ask<int>([this, what](Promise<int> reply) {
       log_.push_back("ask " + what);
       replies_.push_back(std::move(reply));
     });
@@ -62,7 +62,7 @@ class TaskTest : public ::testing::Test {
   };
   std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
   std::vector<std::string> log_;
-  std::vector<Reply<int>> replies_;
+  std::vector<Promise<int>> replies_;
   testing::SimClock clock_;
   std::unique_ptr<TaskRunner> runner_ = std::make_unique<TaskRunner>(poster(), clock_);
 };
@@ -189,7 +189,7 @@ TEST_F(TaskTest, WhatATaskThrowsIsThrownWhereItIsAwaitedAndCountedAtTheEnd) {
 TEST_F(TaskTest, WhatAskingThrowsIsThrownByTheQuestion) {
   runner_->start([](TaskTest& test) -> Task<> {
     try {
-      (void)co_await test.runner_->ask<int>([](Reply<int>) { throw std::runtime_error("not asked"); });
+      (void)co_await test.runner_->ask<int>([](Promise<int>) { throw std::runtime_error("not asked"); });
     } catch (const std::runtime_error& error) {
       test.log_.emplace_back(error.what());
     }
@@ -230,7 +230,7 @@ TEST_F(TaskTest, AnswersComeFromOtherThreads) {
     for (int i = 0; i < 100; ++i) {
       const std::thread::id before = std::this_thread::get_id();
       const Expected<int> value = co_await test.runner_->ask<int>(
-          [i](Reply<int> reply) { std::thread([i, reply = std::move(reply)]() mutable { reply(i); }).join(); });
+          [i](Promise<int> reply) { std::thread([i, reply = std::move(reply)]() mutable { reply(i); }).join(); });
       if (*value != i || before != std::this_thread::get_id()) test.log_.push_back("wrong");
     }
     test.log_.push_back("done");
@@ -243,7 +243,7 @@ TEST_F(TaskTest, WaitsForAnAnswerAsLongAsItMay) {
   const auto ask_twice = [](TaskTest& test) -> Task<> {
     for (int i = 0; i < 2; ++i) {
       const auto answer = co_await test.runner_->ask_until<int>(
-          test.clock_.now() + std::chrono::seconds(5), [&](Reply<int> reply) { test.replies_.push_back(std::move(reply)); });
+          test.clock_.now() + std::chrono::seconds(5), [&](Promise<int> reply) { test.replies_.push_back(std::move(reply)); });
       test.log_.push_back(answer ? std::to_string(**answer) : "late");
     }
   };
@@ -265,16 +265,16 @@ TEST_F(TaskTest, WakingManyTakesNoStack) {
   int done = 0;
   for (int i = 0; i < 100'000; ++i) {
     runner_->start([](TaskTest& test, int& count) -> Task<> {
-      (void)co_await test.runner_->ask<int>([&](Reply<int> reply) { test.replies_.push_back(std::move(reply)); });
+      (void)co_await test.runner_->ask<int>([&](Promise<int> reply) { test.replies_.push_back(std::move(reply)); });
       if (!test.replies_.empty()) {
-        Reply<int> next = std::move(test.replies_.back());
+        Promise<int> next = std::move(test.replies_.back());
         test.replies_.pop_back();
         next(0);
       }
       ++count;
     }(*this, done));
   }
-  Reply<int> first = std::move(replies_.back());
+  Promise<int> first = std::move(replies_.back());
   replies_.pop_back();
   first(0);
   run();

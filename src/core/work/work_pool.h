@@ -19,7 +19,7 @@
 #include "base/mutex.h"
 #include "core/error.h"
 #include "core/ids.h"
-#include "core/work/reply.h"
+#include "core/work/promise.h"
 #include "core/work/task.h"
 
 namespace uma {
@@ -114,7 +114,7 @@ class WorkPool {
   [[nodiscard]] auto run_as(TaskRunner& tasks, TenantId tenant, Kind kind, std::size_t bytes, Work work,
                             const std::source_location& place) {
     using Value = Result::value_type;
-    auto begin = [this, tenant = std::move(tenant), kind, bytes, work = std::move(work), place](Reply<Value> reply) mutable {
+    auto begin = [this, tenant = std::move(tenant), kind, bytes, work = std::move(work), place](Promise<Value> reply) mutable {
       add(std::move(tenant), kind, bytes,
           [work = std::move(work), reply = std::move(reply), place]() mutable { reply(contain(work, place)); });
     };

@@ -60,9 +60,9 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       planner_(parts_, targets_),
       moves_(parts_, calls_, reuse_check_, ends_, sampler_, planner_),
       speculation_(parts_, calls_, sampler_),
-      tidier_(parts_, calls_, eviction_),
-      transfers_(parts_, eviction_, prefix_copy_, writer_, tidier_, moves_),
-      runner_(parts_, calls_, ends_, preemption_, sampler_, speculation_, tidier_),
+      compactor_(parts_, calls_, eviction_),
+      transfers_(parts_, eviction_, prefix_copy_, writer_, compactor_, moves_),
+      runner_(parts_, calls_, ends_, preemption_, sampler_, speculation_, compactor_),
       offload_(parts_, planner_, preemption_, runner_),
       images_(parts_, calls_, ends_, preemption_, sampler_, runner_),
       warm_up_(parts_, calls_),
@@ -149,7 +149,7 @@ StepOutcome Lane::tick() {
     return end_step(true, kNever);
   }
   Sequence* image = images_.stop_at_images(planner_.views());
-  const auto until = planner_.waits_until(clock_.now(), image != nullptr);
+  const auto until = planner_.begin_tick(clock_.now(), image != nullptr);
   if (until && image == nullptr) return end_step(has_moved || has_saved, *until);
   if (image != nullptr && !until && !planner_.is_turn_of_image()) image = nullptr;
   calls_.watch_load(clock_.now());

@@ -23,9 +23,9 @@
 #include "engine/lane/lane_options.h"
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/lane_stats.h"
-#include "engine/lane/move/cell_tidier.h"
 #include "engine/lane/move/context_shifter.h"
 #include "engine/lane/move/early_writer.h"
+#include "engine/lane/move/kv_compactor.h"
 #include "engine/lane/move/preemption.h"
 #include "engine/lane/move/prefill_offload.h"
 #include "engine/lane/move/prefix_copy.h"
@@ -166,7 +166,7 @@ class Lane {
   TickPlanner planner_;
   StateMoves moves_;
   Speculation speculation_;
-  CellTidier tidier_;
+  KvCompactor compactor_;
   StateTransfers transfers_;
   BatchRunner runner_;
   PrefillOffload offload_;

@@ -51,7 +51,7 @@ struct LaneOptions {
   kv::StateStore* store = nullptr;
   std::int32_t stored_tokens_min = 64;                    // Shorter states are not stored.
   kv::EvictionOrder eviction = kv::EvictionOrder::value;  // The order in which idle slots are evicted.
-  // So many cells that a row skips cost nothing worth mentioning (cell_tidier.h).
+  // So many cells that a row skips cost nothing worth mentioning (kv_compactor.h).
   std::int32_t skipped_cells_max = 4096;
   // Waits, when the lane ends, until `is_done` or until a limit, in case the disk has failed. Null: the lane does not wait.
   std::function<void(const std::function<bool()>& is_done)> wait_for_disk = nullptr;

@@ -118,7 +118,7 @@ struct Sequence {
   [[nodiscard]] bool is_fetching() const { return resume.reading_since != TimePoint{}; }
   // Its prompt is offloaded, its state is being restored, its reuse is being verified, or its next token is still to be chosen:
   // it is in no plan.
-  [[nodiscard]] bool is_blocked() const { return leaving || is_offloaded || restoring || is_verified || is_held(); }
+  [[nodiscard]] bool is_blocked() const { return leaving || is_offloaded || restoring || is_being_verified || is_held(); }
   [[nodiscard]] bool is_held() const { return !held_logits.empty(); }
   // Its snapshot is the only copy of its state.
   [[nodiscard]] bool is_swapped_out() const { return resume.snapshot != nullptr && resume.id == 0; }
@@ -145,16 +145,16 @@ struct Sequence {
   std::size_t slot = 0;  // Valid while it runs.
   ResumePoint resume;
   Usage usage;
-  RequestShare logprobs_share;    // Memory of the reply's log probabilities; null: there are none, or they are not counted.
-  bool in_batch = false;          // A batch with one of its tokens has begun, or its slot is on the way to one.
-  bool has_rows = true;           // The next rows can be computed: no image among them waits to be encoded.
-  bool is_offloaded = false;      // The prefill lane computes its prompt.
-  bool offload_disabled = false;  // Its prompt must not be offloaded (again).
-  bool is_verified = false;       // Its reuse is being verified.
-  bool is_read_ahead = false;     // Its state was asked for while it waited for a slot.
-  bool has_result = false;        // Its result was reported.
-  bool is_unsound = false;        // Its logits were not finite, so it leaves the context.
-  bool is_recomputing = false;    // It is being computed again for that reason, and has no new token yet.
+  RequestShare logprobs_share;     // Memory of the reply's log probabilities; null: there are none, or they are not counted.
+  bool in_batch = false;           // A batch with one of its tokens has begun, or its slot is on the way to one.
+  bool has_rows = true;            // The next rows can be computed: no image among them waits to be encoded.
+  bool is_offloaded = false;       // The prefill lane computes its prompt.
+  bool offload_disabled = false;   // Its prompt must not be offloaded (again).
+  bool is_being_verified = false;  // Its reuse is being verified.
+  bool is_read_ahead = false;      // Its state was asked for while it waited for a slot.
+  bool has_result = false;         // Its result was reported.
+  bool is_unsound = false;         // Its logits were not finite, so it leaves the context.
+  bool is_recomputing = false;     // It is being computed again for that reason, and has no new token yet.
   // The tokens of an offloaded prompt that are computed, as far as the prefill lane has reported.
   std::int32_t offloaded_tokens = 0;
   std::optional<Leaving> leaving;

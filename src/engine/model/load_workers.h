@@ -11,7 +11,7 @@
 #include "core/capability.h"
 #include "core/error.h"
 #include "core/model_defaults.h"
-#include "engine/model/worker_source.h"
+#include "engine/model/model_loader.h"
 #include "llm/adapters.h"
 #include "llm/device/devices.h"
 #include "llm/model.h"

@@ -130,7 +130,7 @@ class ModelTable::WaitingEntry {
         place_(entry.waiting.insert(entry.waiting.end(), Waiting{.is_background = is_background, .reply = {}})) {}
   WaitingEntry(const WaitingEntry&) = delete;
   ~WaitingEntry() { models_.stop_waiting(entry_, place_); }
-  void wait(Reply<ModelLease> reply) { place_->reply = std::move(reply); }
+  void wait(Promise<ModelLease> reply) { place_->reply = std::move(reply); }
 
  private:
   ModelTable& models_;
@@ -149,7 +149,7 @@ Task<Expected<ModelLease>> ModelTable::lease(std::string name, bool is_backgroun
   if (entry.state == Entry::State::unloaded && entry.error && clock_.now() < entry.retry_at) co_return *entry.error;
   WaitingEntry place(*this, entry, is_background);
   if (entry.state == Entry::State::unloaded) request_load(entry);
-  co_return co_await tasks_.ask<ModelLease>([&](Reply<ModelLease> reply) { place.wait(std::move(reply)); });
+  co_return co_await tasks_.ask<ModelLease>([&](Promise<ModelLease> reply) { place.wait(std::move(reply)); });
 }
 
 Task<Expected<ModelLease>> ModelTable::lease_chat(std::string name, bool is_background) {

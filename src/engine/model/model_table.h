@@ -20,13 +20,13 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "core/model_defaults.h"
-#include "core/work/reply.h"
+#include "core/work/promise.h"
 #include "core/work/task.h"
 #include "engine/lane/lane.h"
 #include "engine/lane/run/embed_lane.h"
 #include "engine/lane/run/picture_lane.h"
 #include "engine/model/grammar_cache.h"
-#include "engine/model/worker_source.h"
+#include "engine/model/model_loader.h"
 #include "image/image_encoder.h"
 #include "llm/model.h"
 #include "llm/picture/picture_model.h"
@@ -135,7 +135,7 @@ class ModelLease {
 class ModelTable {
  public:
   // The references outlive the table.
-  ModelTable(WorkerSource& source, TaskRunner& tasks, const Clock& clock) : source_(source), tasks_(tasks), clock_(clock) {}
+  ModelTable(ModelLoader& source, TaskRunner& tasks, const Clock& clock) : source_(source), tasks_(tasks), clock_(clock) {}
 
   // Leases the model that clients mean by `name`. Waits until it is loaded, and starts the load if needed; a background request
   // also waits until the model is not held. A load ends early when no request waits for it any more. Errors: E_MODEL_001,
@@ -176,7 +176,7 @@ class ModelTable {
  private:
   struct Waiting {
     bool is_background = false;
-    Reply<ModelLease> reply;  // Called once with the lease or an error.
+    Promise<ModelLease> reply;  // Called once with the lease or an error.
     bool is_answered = false;
   };
   class WaitingEntry;
@@ -199,7 +199,7 @@ class ModelTable {
   void answer_waiting(Entry& entry);
   void stop_waiting(Entry& entry, std::list<Waiting>::iterator place);
 
-  WorkerSource& source_;
+  ModelLoader& source_;
   TaskRunner& tasks_;
   const Clock& clock_;
   std::unordered_map<std::string, Entry> entries_;  // Never removed, because leases point at the entries.

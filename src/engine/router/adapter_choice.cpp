@@ -42,7 +42,7 @@ Expected<std::size_t> find_adapter(const AdapterChoice& choice, std::string_view
 
 }  // namespace
 
-std::string_view named_adapter(const WorkerSource& source, std::string_view model, std::string_view asked) {
+std::string_view named_adapter(const ModelLoader& source, std::string_view model, std::string_view asked) {
   if (asked == model || !asked.contains(':')) return {};
   const std::vector<ModelInfo> models = source.list();
   const auto info = std::ranges::find(models, model, &ModelInfo::name);

@@ -74,8 +74,8 @@ Expected<Prepared> prepare(const llm::TextEmbedder& embedder, const image::Image
 }  // namespace
 
 template <class Call, class Result>
-void EmbeddingRequests::start(RequestId id, const TenantId& tenant, Call call, Reply<Result> reply) {
-  const auto shared = std::make_shared<Reply<Result>>(std::move(reply));  // Shared by the request's task and on_abort.
+void EmbeddingRequests::start(RequestId id, const TenantId& tenant, Call call, Promise<Result> reply) {
+  const auto shared = std::make_shared<Promise<Result>>(std::move(reply));  // Shared by the request's task and on_abort.
   InFlight& request = parts_.in_flight.begin({
       .id = id,
       .flow = {tenant.value, call.options.client},
@@ -96,7 +96,7 @@ void EmbeddingRequests::start(RequestId id, const TenantId& tenant, Call call, R
 }
 
 template <class Result, class Call>
-Task<> EmbeddingRequests::run(InFlight& request, Call call, std::shared_ptr<Reply<Result>> reply) {
+Task<> EmbeddingRequests::run(InFlight& request, Call call, std::shared_ptr<Promise<Result>> reply) {
   Expected<Result> result = Result();
   try {
     result = co_await compute<Result>(request, call);
@@ -212,7 +212,7 @@ Task<Expected<Result>> EmbeddingRequests::compute_in_lane(InFlight& request, Cal
   EmbedLane& lane = **std::ranges::min_element(served.embed_lanes, {},
                                                [](const EmbedLane* each) { return each->stats().queue_bytes.value(); });
   if (lane.stats().queue_depth.value() >= lane.shape().batch_texts_max) source_.report_backlog(served.name);
-  co_return co_await parts_.tasks.ask<Result>([&](Reply<Result> reply) {
+  co_return co_await parts_.tasks.ask<Result>([&](Promise<Result> reply) {
     // Called on the lane's thread.
     task.done = [name = served.name, embedder = served.embedder, call, reply = std::move(reply)](
                     const llm::EmbedTexts& computed, const Expected<std::vector<float>>& outputs) mutable {
@@ -240,9 +240,9 @@ ImageIntake::Reading EmbeddingRequests::reading(const InFlight& request, const T
           .share = options.share};
 }
 
-template void EmbeddingRequests::start(RequestId id, const TenantId& tenant, EmbedRequest call, Reply<EmbedResult> reply);
-template void EmbeddingRequests::start(RequestId id, const TenantId& tenant, RerankRequest call, Reply<RerankResult> reply);
+template void EmbeddingRequests::start(RequestId id, const TenantId& tenant, EmbedRequest call, Promise<EmbedResult> reply);
+template void EmbeddingRequests::start(RequestId id, const TenantId& tenant, RerankRequest call, Promise<RerankResult> reply);
 template void EmbeddingRequests::start(RequestId id, const TenantId& tenant, EmbedImagesRequest call,
-                                       Reply<ImageEmbeddings> reply);
+                                       Promise<ImageEmbeddings> reply);
 
 }  // namespace uma::engine

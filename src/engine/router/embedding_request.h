@@ -10,9 +10,9 @@
 #include "core/embedding.h"
 #include "core/error.h"
 #include "core/ids.h"
-#include "core/work/reply.h"
+#include "core/work/promise.h"
 #include "core/work/task.h"
-#include "engine/model/worker_source.h"
+#include "engine/model/model_loader.h"
 #include "engine/router/router_parts.h"
 
 namespace uma::engine {
@@ -20,26 +20,26 @@ namespace uma::engine {
 class EmbeddingRequests {
  public:
   // The references outlive this object.
-  EmbeddingRequests(const RouterParts& parts, WorkerSource& source, Counter& refused)
+  EmbeddingRequests(const RouterParts& parts, ModelLoader& source, Counter& refused)
       : parts_(parts), source_(source), refused_(refused) {}
 
   // Accepts a request and starts it.
-  void embed(RequestId id, const TenantId& tenant, EmbedRequest call, Reply<EmbedResult> reply) {
+  void embed(RequestId id, const TenantId& tenant, EmbedRequest call, Promise<EmbedResult> reply) {
     start(id, tenant, std::move(call), std::move(reply));
   }
-  void rerank(RequestId id, const TenantId& tenant, RerankRequest call, Reply<RerankResult> reply) {
+  void rerank(RequestId id, const TenantId& tenant, RerankRequest call, Promise<RerankResult> reply) {
     start(id, tenant, std::move(call), std::move(reply));
   }
   // A vector for each image, by the language model if it embeds images, else by the projector alone.
-  void embed_images(RequestId id, const TenantId& tenant, EmbedImagesRequest call, Reply<ImageEmbeddings> reply) {
+  void embed_images(RequestId id, const TenantId& tenant, EmbedImagesRequest call, Promise<ImageEmbeddings> reply) {
     start(id, tenant, std::move(call), std::move(reply));
   }
 
  private:
   template <class Call, class Result>
-  void start(RequestId id, const TenantId& tenant, Call call, Reply<Result> reply);
+  void start(RequestId id, const TenantId& tenant, Call call, Promise<Result> reply);
   template <class Result, class Call>
-  [[nodiscard]] Task<> run(InFlight& request, Call call, std::shared_ptr<Reply<Result>> reply);
+  [[nodiscard]] Task<> run(InFlight& request, Call call, std::shared_ptr<Promise<Result>> reply);
   template <class Result, class Call>
   [[nodiscard]] Task<Expected<Result>> compute(InFlight& request, Call& call);
   [[nodiscard]] Task<Expected<ImageEmbeddings>> compute_images(InFlight& request, EmbedImagesRequest& call);
@@ -54,7 +54,7 @@ class EmbeddingRequests {
   [[nodiscard]] Expected<Unit> admit(std::size_t bytes) const;
 
   const RouterParts parts_;
-  WorkerSource& source_;
+  ModelLoader& source_;
   Counter& refused_;
 };
 

@@ -208,7 +208,7 @@ Task<> Generations::run(InFlight& request, Task<Expected<Unit>> body) {
     // The task has thrown, but its lane still generates.
     request.cancel_in_lane();
     (void)co_await parts_.tasks.ask<GenerationResult>(
-        [&](Reply<GenerationResult> reply) { request.on_result = std::move(reply); });
+        [&](Promise<GenerationResult> reply) { request.on_result = std::move(reply); });
   }
   refused_.add();
   end(request, has_thrown ? Event(EosEvent{.reason = FinishReason::error, .usage = {}, .text = {}, .error = done.error()})
@@ -753,7 +753,7 @@ Task<GenerationResult> Generations::run_in_lane(InFlight& request, GenerationJob
   WatchedJob watched;
   if (request.watched)
     watched = {.prompt = job.tokens, .session = job.session, .is_private = job.is_private || job.is_ephemeral};
-  auto result = co_await parts_.tasks.ask<GenerationResult>([&](Reply<GenerationResult> reply) {
+  auto result = co_await parts_.tasks.ask<GenerationResult>([&](Promise<GenerationResult> reply) {
     request.on_result = std::move(reply);
     lane.stats().queue_depth.add(1);
     lane.post(StartCommand{std::move(job)});

@@ -20,7 +20,7 @@
 #include "core/work/task.h"
 #include "engine/lane/lane.h"
 #include "engine/model/grammar_cache.h"
-#include "engine/model/worker_source.h"
+#include "engine/model/model_loader.h"
 #include "engine/router/reply_place.h"
 #include "engine/router/router_parts.h"
 #include "engine/session/context_shift.h"
@@ -34,7 +34,7 @@ class HeldSink;
 class Generations {
  public:
   // The references outlive this object. `random` makes the seeds of generations that have none.
-  Generations(const RouterParts& parts, WorkerSource& source, Random& random, Counter& refused)
+  Generations(const RouterParts& parts, ModelLoader& source, Random& random, Counter& refused)
       : parts_(parts), places_(parts), source_(source), random_(random), refused_(refused) {}
 
   // Accepts the request and starts it. Each sink gets one reply. Several sinks need a request without session and response.
@@ -97,7 +97,7 @@ class Generations {
 
   const RouterParts parts_;
   ReplyPlaces places_;
-  WorkerSource& source_;
+  ModelLoader& source_;
   Random& random_;
   Counter& refused_;
   // Replies to requests whose conversation the client keeps.

@@ -110,7 +110,7 @@ template <class ImageT>
 Task<Expected<bool>> ImageIntake::fetch(TenantId tenant, std::vector<ImageT>& images, TimePoint deadline, std::stop_token end) {
   std::vector<std::string> urls = image::urls_of(images);
   if (fetcher_ == nullptr || urls.empty()) co_return false;
-  auto fetched = co_await tasks_.ask<Fetched>([&](Reply<Fetched> reply) {
+  auto fetched = co_await tasks_.ask<Fetched>([&](Promise<Fetched> reply) {
     fetcher_->fetch(tenant, std::move(urls), deadline, std::move(end),
                     [reply = std::move(reply)](Fetched files) mutable { reply(std::move(files)); });
   });
@@ -127,7 +127,7 @@ Task<Expected<ImageHold>> ImageIntake::read(const ServedModel& served, Input& in
     if (auto held = how.share->grow(memory_of(input)); !held) co_return held.error();
   }
   if (auto may = check(served, input.images); !may) co_return may.error();
-  auto taken = co_await tasks_.ask<TakenInput>([&](Reply<TakenInput> reply) {
+  auto taken = co_await tasks_.ask<TakenInput>([&](Promise<TakenInput> reply) {
     served.image_encoder->take_all(
         work_, how.tenant, std::exchange(input, {}), how.keeps, how.end,
         [release = release_, reply = std::move(reply)](Input read, image::TakenImages images, Expected<Unit> outcome) mutable {
@@ -149,7 +149,7 @@ Task<Expected<ImageEmbeddings>> ImageIntake::embed(const ServedModel& served, st
     if (auto held = how.share->grow(bytes_of(images)); !held) co_return held.error();
   }
   if (auto may = check(served, images); !may) co_return may.error();
-  co_return co_await tasks_.ask<ImageEmbeddings>([&](Reply<ImageEmbeddings> reply) {
+  co_return co_await tasks_.ask<ImageEmbeddings>([&](Promise<ImageEmbeddings> reply) {
     served.image_encoder->embed(work_, how.tenant, std::move(images), how.end, how.deadline, std::move(reply));
   });
 }

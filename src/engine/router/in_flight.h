@@ -79,7 +79,7 @@ struct InFlight {
   // Ends the request in its lane, which then reports the end in any case; null: the request is in no lane.
   std::function<void()> cancel_in_lane{};
   const Lane* lane = nullptr;  // for a generation
-  std::optional<Reply<GenerationResult>> on_result{};
+  std::optional<Promise<GenerationResult>> on_result{};
   bool has_result = false;
 };
 

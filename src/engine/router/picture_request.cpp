@@ -164,8 +164,9 @@ std::int32_t first_step_of(float strength, std::int32_t steps) {
 }  // namespace
 
 void PictureRequests::draw(RequestId id, const TenantId& tenant, PictureRequest call, std::shared_ptr<PictureSink> sink,
-                           Reply<PictureReceipt> reply) {
-  const auto shared = std::make_shared<Reply<PictureReceipt>>(std::move(reply));  // Shared by the request's task and on_abort.
+                           Promise<PictureReceipt> reply) {
+  const auto shared =
+      std::make_shared<Promise<PictureReceipt>>(std::move(reply));  // Shared by the request's task and on_abort.
   InFlight& request = parts_.in_flight.begin({
       .id = id,
       .flow = {tenant.value, call.client},
@@ -186,7 +187,7 @@ void PictureRequests::draw(RequestId id, const TenantId& tenant, PictureRequest 
 }
 
 Task<> PictureRequests::run(InFlight& request, PictureRequest call, std::shared_ptr<PictureSink> sink,
-                            std::shared_ptr<Reply<PictureReceipt>> reply) {
+                            std::shared_ptr<Promise<PictureReceipt>> reply) {
   Expected<PictureReceipt> receipt = PictureReceipt();
   try {
     receipt = co_await compute(request, call, std::move(sink));
@@ -293,7 +294,7 @@ Task<Expected<PictureReceipt>> PictureRequests::draw_in_lane(InFlight& request, 
       std::make_shared<Delivery>(std::move(call), receipt, receipt.steps - first_step, fit->scale, places, std::move(sink));
   task.on_step = [delivery](const PictureTask::Step& step) { return delivery->deliver(step); };
   PictureLane& lane = *served.picture_lane;
-  co_return co_await parts_.tasks.ask<PictureReceipt>([&](Reply<PictureReceipt> reply) {
+  co_return co_await parts_.tasks.ask<PictureReceipt>([&](Promise<PictureReceipt> reply) {
     task.done = [delivery, reply = std::move(reply)](const PictureOutcome& outcome) mutable {
       reply(contain([&] { return delivery->receipt(outcome); }));
     };

@@ -8,9 +8,9 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "core/picture.h"
-#include "core/work/reply.h"
+#include "core/work/promise.h"
 #include "core/work/task.h"
-#include "engine/model/worker_source.h"
+#include "engine/model/model_loader.h"
 #include "engine/router/router_parts.h"
 #include "image/decode_picture.h"
 
@@ -19,24 +19,24 @@ namespace uma::engine {
 class PictureRequests {
  public:
   // The references outlive this object.
-  PictureRequests(const RouterParts& parts, WorkerSource& source, Random& random, Counter& refused,
+  PictureRequests(const RouterParts& parts, ModelLoader& source, Random& random, Counter& refused,
                   const image::DecodePicture& decode)
       : parts_(parts), source_(source), random_(random), refused_(refused), decode_(decode) {}
 
   // Accepts a request and starts it.
   void draw(RequestId id, const TenantId& tenant, PictureRequest call, std::shared_ptr<PictureSink> sink,
-            Reply<PictureReceipt> reply);
+            Promise<PictureReceipt> reply);
 
  private:
   [[nodiscard]] Task<> run(InFlight& request, PictureRequest call, std::shared_ptr<PictureSink> sink,
-                           std::shared_ptr<Reply<PictureReceipt>> reply);
+                           std::shared_ptr<Promise<PictureReceipt>> reply);
   [[nodiscard]] Task<Expected<PictureReceipt>> compute(InFlight& request, PictureRequest& call,
                                                        std::shared_ptr<PictureSink> sink);
   [[nodiscard]] Task<Expected<PictureReceipt>> draw_in_lane(InFlight& request, PictureRequest& call,
                                                             std::shared_ptr<PictureSink> sink);
 
   const RouterParts parts_;
-  WorkerSource& source_;
+  ModelLoader& source_;
   Random& random_;
   Counter& refused_;
   const image::DecodePicture& decode_;

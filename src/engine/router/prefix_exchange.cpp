@@ -87,7 +87,7 @@ Task<> PrefixExchange::wait_for(const PromptHead& head) {
   const auto lookup = lookups_.find(id);
   if (lookup == lookups_.end() || lookup->second.awaited_until <= clock_.now()) co_return;
   (void)co_await tasks_.ask_until<Unit>(lookup->second.awaited_until,
-                                        [&](Reply<Unit> reply) { lookup->second.replies.push_back(std::move(reply)); });
+                                        [&](Promise<Unit> reply) { lookup->second.replies.push_back(std::move(reply)); });
 }
 
 Task<> PrefixExchange::look_up_now(PromptHead head) {
@@ -99,11 +99,11 @@ Task<> PrefixExchange::look_up_now(PromptHead head) {
   }
   auto ended = lookups_.extract(id);
   if (!ended) co_return;
-  for (Reply<Unit>& reply : ended.mapped().replies) reply(Unit{});
+  for (Promise<Unit>& reply : ended.mapped().replies) reply(Unit{});
 }
 
 Task<> PrefixExchange::ask(kv::StateOwner owner, std::string identity) {
-  (void)co_await tasks_.ask<Unit>([&](Reply<Unit> reply) {
+  (void)co_await tasks_.ask<Unit>([&](Promise<Unit> reply) {
     store_.look_up_prefix(owner, std::move(identity), [reply = std::move(reply)]() mutable { reply(Unit{}); });
   });
 }
@@ -136,7 +136,7 @@ Task<> PrefixExchange::store(PromptHead head, Lane* lane) {
   co_await ask(head.owner, head.identity);
   if (store_.is_shared(id)) co_return;
   if (store_.states_of(id).tier == Tier::none && serves(lane, head)) {
-    (void)co_await tasks_.ask<Unit>([&](Reply<Unit> reply) {
+    (void)co_await tasks_.ask<Unit>([&](Promise<Unit> reply) {
       lane->post(CopyPrefixCommand{.owner = std::move(head.owner),
                                    .tokens = std::move(head.tokens),
                                    .adapters = std::move(head.adapters),
@@ -144,7 +144,7 @@ Task<> PrefixExchange::store(PromptHead head, Lane* lane) {
     });
   }
   (void)co_await tasks_.ask<Unit>(
-      [&](Reply<Unit> reply) { store_.publish_prefix(id, [reply = std::move(reply)]() mutable { reply(Unit{}); }); });
+      [&](Promise<Unit> reply) { store_.publish_prefix(id, [reply = std::move(reply)]() mutable { reply(Unit{}); }); });
 }
 
 }  // namespace uma::engine

@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "core/ids.h"
-#include "core/work/reply.h"
+#include "core/work/promise.h"
 #include "core/work/task.h"
 #include "engine/lane/lane.h"
 #include "engine/model/model_table.h"
@@ -63,7 +63,7 @@ class PrefixExchange {
   };
   struct Lookup {
     TimePoint awaited_until{};  // Later the lookup is late, and nobody waits for it.
-    std::vector<Reply<Unit>> replies;
+    std::vector<Promise<Unit>> replies;
   };
 
   [[nodiscard]] std::optional<PromptHead> head_of(const kv::SessionRecord& record, const TenantId& tenant, const Lane& lane,

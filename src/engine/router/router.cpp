@@ -8,7 +8,7 @@
 
 namespace uma::engine {
 
-Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& catalog, kv::StateStore& store, WorkPool& work,
+Router::Router(const RouterOptions& options, ModelLoader& source, kv::Catalog& catalog, kv::StateStore& store, WorkPool& work,
                const Clock& clock)
     : options_(options),
       store_(store),
@@ -71,7 +71,7 @@ SessionTableOptions Router::session_options() {
     exchange_.forget(session.summary.id);
     store_.let_go(session.summary.id);
   };
-  options.publish = [this](const Session& session, bool is_wanted, Reply<Unit> reply) {
+  options.publish = [this](const Session& session, bool is_wanted, Promise<Unit> reply) {
     exchange_.publish(session, is_wanted, std::move(reply));
   };
   return options;

@@ -31,8 +31,8 @@
 #include "core/work/work_pool.h"
 #include "engine/lane/lane.h"
 #include "engine/lane/run/embed_lane.h"
+#include "engine/model/model_loader.h"
 #include "engine/model/model_table.h"
-#include "engine/model/worker_source.h"
 #include "engine/router/embedding_request.h"
 #include "engine/router/generation.h"
 #include "engine/router/image_intake.h"
@@ -76,7 +76,7 @@ class Router {
   using Command = MoveOnlyFunction<void()>;
 
   // Begins with the sessions of the catalog. All references outlive the router.
-  Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& catalog, kv::StateStore& store, WorkPool& work,
+  Router(const RouterOptions& options, ModelLoader& source, kv::Catalog& catalog, kv::StateStore& store, WorkPool& work,
          const Clock& clock);
   ~Router();
 
@@ -120,7 +120,7 @@ class Router {
   // Refuses a request before it is accepted, for lack of memory.
   void refuse(std::span<const std::shared_ptr<EventSink>> sinks, const Error& error);
   template <class T>
-  void refuse(Reply<T>& reply, Error error) {
+  void refuse(Promise<T>& reply, Error error) {
     requests_refused_.add();
     reply(std::unexpected(std::move(error)));
   }

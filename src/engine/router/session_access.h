@@ -10,8 +10,8 @@
 #include "core/ids.h"
 #include "core/session_info.h"
 #include "core/work/task.h"
+#include "engine/model/model_loader.h"
 #include "engine/model/model_table.h"
-#include "engine/model/worker_source.h"
 #include "engine/router/in_flight.h"
 #include "engine/session/session_table.h"
 #include "kv/catalog/catalog.h"
@@ -36,7 +36,7 @@ namespace uma::engine {
 class SessionAccess {
  public:
   // The references outlive this object.
-  SessionAccess(const WorkerSource& source, kv::StateStore& store, ModelTable& models, SessionTable& sessions,
+  SessionAccess(const ModelLoader& source, kv::StateStore& store, ModelTable& models, SessionTable& sessions,
                 const InFlightTable& in_flight)
       : source_(source), store_(store), models_(models), sessions_(sessions), in_flight_(in_flight) {}
 
@@ -61,7 +61,7 @@ class SessionAccess {
   // `record` is the session's record, or the beginning of it.
 
  private:
-  const WorkerSource& source_;
+  const ModelLoader& source_;
   kv::StateStore& store_;
   ModelTable& models_;
   SessionTable& sessions_;

@@ -413,7 +413,7 @@ Task<Expected<Unit>> SessionCommands::end(TenantId tenant, std::string name) {
 
 // Ends the session as soon as it is idle.
 Task<Expected<Unit>> SessionCommands::end_idle(Session& session) {
-  co_return co_await parts_.tasks.ask<Unit>([&](Reply<Unit> reply) { parts_.sessions.end(session, std::move(reply)); });
+  co_return co_await parts_.tasks.ask<Unit>([&](Promise<Unit> reply) { parts_.sessions.end(session, std::move(reply)); });
 }
 
 // --- Responses
@@ -471,7 +471,7 @@ Task<Expected<Unit>> SessionCommands::forget_response(TenantId tenant, std::stri
   const kv::SessionRecord& record = *(*lock)->record;
   if (record.is_of_responses && record.responses.size() == 1) {
     // Under the lock, since a request that waits for it could continue the response otherwise, in a session that then ends.
-    co_return co_await parts_.tasks.ask<Unit>([&](Reply<Unit> reply) {
+    co_return co_await parts_.tasks.ask<Unit>([&](Promise<Unit> reply) {
       parts_.sessions.end(**lock, std::move(reply));
       lock->release();
     });

@@ -13,7 +13,7 @@
 #include "core/service.h"
 #include "core/session_info.h"
 #include "core/work/task.h"
-#include "engine/model/worker_source.h"
+#include "engine/model/model_loader.h"
 #include "engine/router/router_parts.h"
 #include "engine/session/session_listing.h"
 #include "engine/session/session_table.h"
@@ -24,7 +24,7 @@ namespace uma::engine {
 // Each command is described in core::Service, with its errors.
 class SessionCommands {
  public:
-  SessionCommands(const RouterParts& parts, const WorkerSource& source) : parts_(parts), source_(source) {}
+  SessionCommands(const RouterParts& parts, const ModelLoader& source) : parts_(parts), source_(source) {}
 
   [[nodiscard]] Task<Expected<SessionInfo>> create(TenantId tenant, CreateSessionRequest request);
   [[nodiscard]] Task<Expected<SessionInfo>> append(TenantId tenant, AppendRequest request);
@@ -55,7 +55,7 @@ class SessionCommands {
   [[nodiscard]] Task<Expected<SessionDetail>> detail_apart(SessionInfo info, kv::RecordPtr record, ModelLease lease);
 
   const RouterParts parts_;
-  const WorkerSource& source_;
+  const ModelLoader& source_;
 };
 
 [[nodiscard]] Error unknown_response(const std::string& response);

@@ -27,7 +27,7 @@ Task<Expected<ExportedSession>> SessionTransfer::export_session(TenantId tenant,
   if (with_kv) {
     // KV in a slot is stored first, as in an eviction.
     if (lane.holds(record->id)) {
-      (void)co_await parts_.tasks.ask<Unit>([&](Reply<Unit> reply) {
+      (void)co_await parts_.tasks.ask<Unit>([&](Promise<Unit> reply) {
         lane.post(SaveCommand{record->id, [reply = std::move(reply)]() mutable { reply(Unit{}); }});
       });
     }
@@ -65,7 +65,7 @@ Task<Expected<PortableFile>> SessionTransfer::export_kv(const ModelLease& lease,
                                 exports_->bytes_used(), exports_->bytes_max())};
   }
   // The store's thread makes the file, so that its checksum delays no other thread.
-  co_return co_await parts_.tasks.ask<PortableFile>([&](Reply<PortableFile> reply) {
+  co_return co_await parts_.tasks.ask<PortableFile>([&](Promise<PortableFile> reply) {
     parts_.store.fetch(match->id,
                        [share = std::move(share), reply = std::move(reply)](const Expected<kv::SnapshotPtr>& snapshot) mutable {
                          PortableFile file;
@@ -155,7 +155,7 @@ Task<Expected<ImageHold>> SessionTransfer::keep_images(const ModelLease& lease, 
     ImportedImages images;
     Expected<Unit> outcome;
   };
-  auto kept = co_await parts_.tasks.ask<Kept>([&](Reply<Kept> reply) {
+  auto kept = co_await parts_.tasks.ask<Kept>([&](Promise<Kept> reply) {
     const std::size_t bytes = file.size();
     WorkPool& work = parts_.work;
     work.post(tenant, bytes, [&work, encoder = lease->image_encoder, tenant, file, reply = std::move(reply)]() mutable {
@@ -180,7 +180,7 @@ Task<Expected<kv::Snapshot>> SessionTransfer::import_kv(const ModelLease& lease,
   };
   if (!request.takes_kv) co_return refused("KV is not accepted over HTTP");
   if (!lease->shape().checks_states) co_return refused("KV of this kind of model cannot be checked");
-  co_return co_await parts_.tasks.ask<kv::Snapshot>([&](Reply<kv::Snapshot> reply) {
+  co_return co_await parts_.tasks.ask<kv::Snapshot>([&](Promise<kv::Snapshot> reply) {
     parts_.store.run_later(
         [lease = lease.share(), &store = parts_.store, record, file = request.file, reply = std::move(reply)]() mutable {
           reply(contain([&] {

@@ -26,10 +26,10 @@ void StateExchange::begin(const TenantId& tenant, const SessionId& session) {
 
 Task<> StateExchange::look_up(TenantId tenant, SessionId session) {
   (void)co_await tasks_.ask<Unit>(
-      [&](Reply<Unit> reply) { store_.look_up(tenant, session, [reply = std::move(reply)]() mutable { reply(Unit{}); }); });
+      [&](Promise<Unit> reply) { store_.look_up(tenant, session, [reply = std::move(reply)]() mutable { reply(Unit{}); }); });
   auto ended = lookups_.extract(session);
   if (!ended) co_return;
-  for (Reply<Unit>& reply : ended.mapped().replies) reply(Unit{});
+  for (Promise<Unit>& reply : ended.mapped().replies) reply(Unit{});
 }
 
 Task<> StateExchange::wait_for(SessionId session) {
@@ -37,25 +37,25 @@ Task<> StateExchange::wait_for(SessionId session) {
   const auto found = lookups_.find(session);
   if (found == lookups_.end() || found->second.awaited_until <= clock_.now()) co_return;
   (void)co_await tasks_.ask_until<Unit>(found->second.awaited_until,
-                                        [&](Reply<Unit> reply) { found->second.replies.push_back(std::move(reply)); });
+                                        [&](Promise<Unit> reply) { found->second.replies.push_back(std::move(reply)); });
 }
 
-void StateExchange::publish(const Session& session, bool is_wanted, Reply<Unit> reply) {
+void StateExchange::publish(const Session& session, bool is_wanted, Promise<Unit> reply) {
   tasks_.start(publish_now(session.summary.id, access_.lane_of(session), is_wanted, std::move(reply)));
 }
 
 // The state may be in a context only.
-Task<> StateExchange::publish_now(SessionId session, Lane* lane, bool is_wanted, Reply<Unit> reply) {
+Task<> StateExchange::publish_now(SessionId session, Lane* lane, bool is_wanted, Promise<Unit> reply) {
   const TimePoint until = clock_.now() + (is_wanted ? kv::kHandOverMax : kPublishMax);
   bool is_in_time = true;
   if (lane != nullptr && lane->holds(session)) {
-    is_in_time = (co_await tasks_.ask_until<Unit>(until, [&](Reply<Unit> copied) {
+    is_in_time = (co_await tasks_.ask_until<Unit>(until, [&](Promise<Unit> copied) {
                    lane->post(CopyCommand{session, [copied = std::move(copied)]() mutable { copied(Unit{}); }});
                  })).has_value();
   }
   const auto urgency = is_wanted ? kv::SharedWriter::Urgency::soon : kv::SharedWriter::Urgency::when_idle;
   if (is_in_time) {  // Otherwise the session may be another daemon's now.
-    (void)co_await tasks_.ask_until<Unit>(until, [&](Reply<Unit> stored) {
+    (void)co_await tasks_.ask_until<Unit>(until, [&](Promise<Unit> stored) {
       store_.publish(session, urgency, [stored = std::move(stored)]() mutable { stored(Unit{}); });
     });
   }

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "core/ids.h"
-#include "core/work/reply.h"
+#include "core/work/promise.h"
 #include "core/work/task.h"
 #include "engine/router/session_access.h"
 #include "engine/session/session_table.h"
@@ -28,17 +28,17 @@ class StateExchange {
   // Waits until the lookup of a session that was taken has ended.
   [[nodiscard]] Task<> wait_for(SessionId session);
   // Stores the state of an idle session where other daemons find it. `is_wanted`: another daemon waits for the session.
-  void publish(const Session& session, bool is_wanted, Reply<Unit> reply);
+  void publish(const Session& session, bool is_wanted, Promise<Unit> reply);
 
  private:
   struct Lookup {
     TimePoint awaited_until{};
-    std::vector<Reply<Unit>> replies;
+    std::vector<Promise<Unit>> replies;
   };
 
   void begin(const TenantId& tenant, const SessionId& session);
   [[nodiscard]] Task<> look_up(TenantId tenant, SessionId session);
-  [[nodiscard]] Task<> publish_now(SessionId session, Lane* lane, bool is_wanted, Reply<Unit> reply);
+  [[nodiscard]] Task<> publish_now(SessionId session, Lane* lane, bool is_wanted, Promise<Unit> reply);
 
   kv::StateStore& store_;
   TaskRunner& tasks_;

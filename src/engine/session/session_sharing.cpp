@@ -28,7 +28,7 @@ Task<Expected<Unit>> SessionTable::learn(TenantId tenant, std::string name) {
   const Session* known = find(tenant, name);
   if (known != nullptr && (known->summary.id.value == name || !is_foreign(*known))) co_return Unit{};
   auto found = co_await tasks_.ask<kv::SessionSummary>(
-      [&](Reply<kv::SessionSummary> reply) { catalog_.look_up(tenant, name, std::move(reply)); });
+      [&](Promise<kv::SessionSummary> reply) { catalog_.look_up(tenant, name, std::move(reply)); });
   if (!found) co_return found.error();
   const SessionId id = found->id;
   take(std::move(*found));
@@ -43,7 +43,7 @@ Task<Expected<Unit>> SessionTable::learn(TenantId tenant, std::string name) {
 Task<Expected<Unit>> SessionTable::own(Session& session) {
   const std::uint64_t lease = catalog_.lease();
   auto record = co_await tasks_.ask<kv::RecordPtr>(
-      [&](Reply<kv::RecordPtr> reply) { catalog_.take(session.summary.id, std::move(reply)); });
+      [&](Promise<kv::RecordPtr> reply) { catalog_.take(session.summary.id, std::move(reply)); });
   if (!record) {
     // Another daemon has ended it: it ends here with its lock and its run, whose reply is not stored.
     session.is_gone = record.error().code == ErrorCode::session_unknown;
@@ -87,7 +87,7 @@ Task<> SessionTable::take_changes() {
   bool has_more = false;
   try {
     changes =
-        co_await tasks_.ask<kv::CatalogChanges>([&](Reply<kv::CatalogChanges> reply) { catalog_.changes(std::move(reply)); });
+        co_await tasks_.ask<kv::CatalogChanges>([&](Promise<kv::CatalogChanges> reply) { catalog_.changes(std::move(reply)); });
     has_more = changes && changes->has_more;
     if (changes) take(std::move(*changes));
   } catch (...) {
@@ -180,7 +180,7 @@ Task<> SessionTable::hand_over(SessionLock lock) {
     Session& session;
     ~End() { session.sharing = Sharing::shared; }
   } end{session};
-  (void)co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { options_.publish(session, true, std::move(reply)); });
+  (void)co_await tasks_.ask<Unit>([&](Promise<Unit> reply) { options_.publish(session, true, std::move(reply)); });
 }
 
 // Null: there is none that was idle for long enough.
@@ -207,7 +207,7 @@ Task<> SessionTable::publish_idle() {
   while (Session* session = next_unpublished()) {
     const SessionId id = session->summary.id;
     session->sharing = Sharing::being_shared;
-    (void)co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { options_.publish(*session, false, std::move(reply)); });
+    (void)co_await tasks_.ask<Unit>([&](Promise<Unit> reply) { options_.publish(*session, false, std::move(reply)); });
     // Meanwhile it may have ended, or have been changed.
     if (Session* const stored = find(id); stored != nullptr && stored->sharing == Sharing::being_shared)
       stored->sharing = Sharing::shared;

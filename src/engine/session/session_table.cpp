@@ -187,7 +187,7 @@ Task<Expected<SessionLock>> SessionTable::lock(Session& session) {
   SessionLock lock;
   if (session.is_locked) {
     auto granted =
-        co_await tasks_.ask<SessionLock>([&](Reply<SessionLock> reply) { session.waiting.push_back(std::move(reply)); });
+        co_await tasks_.ask<SessionLock>([&](Promise<SessionLock> reply) { session.waiting.push_back(std::move(reply)); });
     if (!granted) co_return granted.error();
     lock = std::move(*granted);
   } else {
@@ -196,7 +196,7 @@ Task<Expected<SessionLock>> SessionTable::lock(Session& session) {
   if (session.is_gone) co_return unknown_session(session.summary.id.value);
   if (session.record == nullptr && !is_foreign(session)) {
     auto record = co_await tasks_.ask<kv::RecordPtr>(
-        [&](Reply<kv::RecordPtr> reply) { catalog_.read(session.summary.id, std::move(reply)); });
+        [&](Promise<kv::RecordPtr> reply) { catalog_.read(session.summary.id, std::move(reply)); });
     if (!record) co_return record.error();
     if (!catalog_.is_shared() || kv::summary_of(**record) == session.summary) {
       session.record = std::move(*record);
@@ -239,7 +239,7 @@ void SessionTable::settle(Session& session) {
       give_up(session);
       if (is_handed_over) return;
     }
-    Reply<SessionLock> next = std::move(session.waiting.front());
+    Promise<SessionLock> next = std::move(session.waiting.front());
     session.waiting.erase(session.waiting.begin());
     next(lock_now(session));
   } else {
@@ -272,7 +272,7 @@ Task<Expected<Unit>> SessionTable::commit(Session& session, kv::RecordPtr record
   const std::uint64_t lease = catalog_.lease();
   try {
     done = co_await tasks_.ask<Unit>(
-        [&](Reply<Unit> reply) { catalog_.commit(record, session.is_new ? nullptr : session.record, std::move(reply)); });
+        [&](Promise<Unit> reply) { catalog_.commit(record, session.is_new ? nullptr : session.record, std::move(reply)); });
   } catch (...) {
     take_back();
     throw;
@@ -318,12 +318,12 @@ void SessionTable::begin_run(Session& session, RequestId id, std::string respons
 void SessionTable::end_run(Session& session) {
   const std::unique_ptr<SessionRun> ended = std::move(session.run);
   settle(session);
-  for (Reply<Unit>& reply : *ended->waiting) reply(Unit{});
+  for (Promise<Unit>& reply : *ended->waiting) reply(Unit{});
 }
 
 Task<Expected<Unit>> SessionTable::until_idle(Session& session) {
   if (!session.is_running()) co_return Unit{};
-  using Waiting = std::list<Reply<Unit>>;
+  using Waiting = std::list<Promise<Unit>>;
   const std::shared_ptr<Waiting> waiting = session.run->waiting;
   if (waiting->size() >= kWaitingForReplyMax) {
     co_return Error{ErrorCode::limit_wait, std::format("{} requests wait for the reply in progress in the conversation, "
@@ -335,7 +335,7 @@ Task<Expected<Unit>> SessionTable::until_idle(Session& session) {
     Waiting::iterator entry;
     ~Place() { list.erase(entry); }
   } const place{*waiting, waiting->emplace(waiting->end())};
-  co_return co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { *place.entry = std::move(reply); });
+  co_return co_await tasks_.ask<Unit>([&](Promise<Unit> reply) { *place.entry = std::move(reply); });
 }
 
 Task<Expected<SessionLock>> SessionTable::lock_idle(TenantId tenant, std::string name) {
@@ -384,7 +384,7 @@ void SessionTable::set_used(Session& session) {
 
 // --- Ends
 
-void SessionTable::end(Session& session, Reply<Unit> reply) {
+void SessionTable::end(Session& session, Promise<Unit> reply) {
   session.ends.push_back(std::move(reply));
   settle(session);
 }
@@ -398,7 +398,7 @@ Task<> SessionTable::remove(SessionLock lock) {
     if (is_foreign(session)) removed = co_await own(session);
     if (removed && has_expired && session.expires > clock_.now()) co_return;  // Another daemon has used it.
     if (removed)
-      removed = co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { catalog_.remove(session.summary.id, std::move(reply)); });
+      removed = co_await tasks_.ask<Unit>([&](Promise<Unit> reply) { catalog_.remove(session.summary.id, std::move(reply)); });
   } catch (...) {
     removed = std::unexpected(thrown_error());
   }
@@ -407,7 +407,7 @@ Task<> SessionTable::remove(SessionLock lock) {
     co_return;
   }
   if (catalog_.is_shared() && kv::must_take_again(removed.error())) session.lease = 0;
-  for (Reply<Unit>& reply : std::exchange(session.ends, {})) reply(std::unexpected(removed.error()));
+  for (Promise<Unit>& reply : std::exchange(session.ends, {})) reply(std::unexpected(removed.error()));
   if (session.expires <= clock_.now()) session.expires = clock_.now() + kRemoveRetry;
   expire_by(session.expires);
 }
@@ -423,17 +423,17 @@ void SessionTable::erase(Session& session) {
   count_.set(static_cast<std::int64_t>(sessions_.size()));
   run_noting([&] { options_.on_ended(session); });
   const Error unknown = unknown_session(session.summary.id.value);
-  for (Reply<Unit>& reply : session.ends) reply(session.is_gone ? Expected<Unit>() : std::unexpected(unknown));
-  for (Reply<SessionLock>& reply : session.waiting) reply(std::unexpected(unknown));
+  for (Promise<Unit>& reply : session.ends) reply(session.is_gone ? Expected<Unit>() : std::unexpected(unknown));
+  for (Promise<SessionLock>& reply : session.waiting) reply(std::unexpected(unknown));
 }
 
 void SessionTable::refuse_locks(Session& session, const Error& error) {
-  for (Reply<SessionLock>& reply : std::exchange(session.waiting, {})) reply(std::unexpected(error));
+  for (Promise<SessionLock>& reply : std::exchange(session.waiting, {})) reply(std::unexpected(error));
 }
 
 void SessionTable::refuse_waiting(const Error& error) {
   for (auto& [id, session] : sessions_) {
-    for (Reply<Unit>& reply : std::exchange(session.ends, {})) reply(std::unexpected(error));
+    for (Promise<Unit>& reply : std::exchange(session.ends, {})) reply(std::unexpected(error));
     refuse_locks(session, error);
   }
 }

@@ -37,7 +37,7 @@
 #include "core/ids.h"
 #include "core/limits.h"
 #include "core/request.h"
-#include "core/work/reply.h"
+#include "core/work/promise.h"
 #include "core/work/task.h"
 #include "engine/session/session_listing.h"
 #include "kv/catalog/catalog.h"
@@ -80,7 +80,7 @@ struct SessionRun {
   std::uint32_t losses = 0;  // Session::losses at its beginning.
   // Replies to requests that wait for the end of this one. Shared with those requests: a request that stops waiting removes its
   // own entry.
-  std::shared_ptr<std::list<Reply<Unit>>> waiting = std::make_shared<std::list<Reply<Unit>>>();
+  std::shared_ptr<std::list<Promise<Unit>>> waiting = std::make_shared<std::list<Promise<Unit>>>();
 };
 
 // Whether the state of a session is where other daemons find it.
@@ -112,9 +112,9 @@ struct Session {
   Sharing sharing = Sharing::not_shared;
   std::uint32_t losses = 0;  // How often another daemon had it, and has changed it.
   bool is_new = false;       // Not in the catalog yet: the session ends with its lock and its run, if neither has committed it.
-  std::vector<Reply<SessionLock>> waiting;  // Requests for the lock.
+  std::vector<Promise<SessionLock>> waiting;  // Requests for the lock.
   std::optional<std::list<Unused>::iterator> unused;
-  std::vector<Reply<Unit>> ends;  // Requests to end the session, which happens when it is idle.
+  std::vector<Promise<Unit>> ends;  // Requests to end the session, which happens when it is idle.
   TimePoint expires = kNever;
 
   [[nodiscard]] bool is_running() const { return run != nullptr; }
@@ -145,7 +145,7 @@ struct SessionTableOptions {
   std::function<void(const Session&)> on_taken = nullptr;
   std::function<void(const Session&)> on_given_up = nullptr;
   // Stores the state of an idle session where other daemons find it. Answers in a bounded time, whatever has become of it.
-  std::function<void(const Session&, bool is_wanted, Reply<Unit>)> publish = nullptr;
+  std::function<void(const Session&, bool is_wanted, Promise<Unit>)> publish = nullptr;
 };
 
 class SessionTable {
@@ -221,7 +221,7 @@ class SessionTable {
 
   // Ends the session when it is idle. Replies when the catalog has removed it, or could not. Errors: E_SESSION_001 if the
   // session was new and no commit has succeeded; if the outcome of one is unknown, a shared catalog may have it all the same.
-  void end(Session& session, Reply<Unit> reply);
+  void end(Session& session, Promise<Unit> reply);
   // Refuses all requests that wait for a lock or for the end of a session.
   void refuse_waiting(const Error& error);
 

@@ -60,7 +60,7 @@ class SessionTableTest : public ::testing::Test {
   Session& session(const std::string& id) { return *table_->find(SessionId{id}); }
   SessionLock lock(const std::string& id) { return result_of(table_->lock(kTenant, id)).value(); }
   Task<Expected<Unit>> end_of(std::string id) {
-    co_return co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { table_->end(session(id), std::move(reply)); });
+    co_return co_await tasks_.ask<Unit>([&](Promise<Unit> reply) { table_->end(session(id), std::move(reply)); });
   }
   // Requests a lock, and appends to `log`: `name` when it is granted, "-" when it is refused.
   void lock_later(const std::string& id, std::string& log, char name) {

@@ -39,7 +39,7 @@ class Node {
     if (shares_states) {
       options.on_taken = [this](const Session& session) { events.push_back("taken " + session.summary.id.value); };
       options.on_given_up = [this](const Session& session) { events.push_back("given up " + session.summary.id.value); };
-      options.publish = [this](const Session& session, bool is_wanted, Reply<Unit> reply) {
+      options.publish = [this](const Session& session, bool is_wanted, Promise<Unit> reply) {
         events.push_back((is_wanted ? "wanted " : "idle ") + session.summary.id.value);
         publishing_.push_back(std::move(reply));
       };
@@ -107,7 +107,7 @@ class Node {
   Session* find(const std::string& session) { return table->find(kTenant, session); }
   // The states that are being stored are stored now.
   void end_publishing() {
-    for (Reply<Unit>& reply : std::exchange(publishing_, {})) reply(Unit{});
+    for (Promise<Unit>& reply : std::exchange(publishing_, {})) reply(Unit{});
     work();
   }
 
@@ -121,7 +121,7 @@ class Node {
   std::vector<MoveOnlyFunction<void()>> posted_;
   testing::SimClock& clock_;
   TaskRunner tasks_{[this](MoveOnlyFunction<void()> command) { posted_.push_back(std::move(command)); }, clock_};
-  std::vector<Reply<Unit>> publishing_;
+  std::vector<Promise<Unit>> publishing_;
 };
 
 class SharedSessionsTest : public ::testing::Test {

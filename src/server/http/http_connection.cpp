@@ -469,7 +469,7 @@ void HttpConnection::generate_detached(GenerateRequest request, std::shared_ptr<
   server_.service.generate(current_.caller->tenant(), std::move(request), std::move(metered));
 }
 
-RequestId HttpConnection::draw(PictureRequest request, std::shared_ptr<PictureSink> sink, Reply<PictureReceipt> reply) {
+RequestId HttpConnection::draw(PictureRequest request, std::shared_ptr<PictureSink> sink, Promise<PictureReceipt> reply) {
   request.client = client_;
   if (!request.deadline_ms) request.deadline_ms = current_.caller->deadline_ms();
   return server_.service.draw(
@@ -664,7 +664,7 @@ void HttpConnection::warn_of_unseen(const GenerateRequest& request) {
 Awaitable<bool> HttpConnection::count_tokens(GenerateRequest counted, const HttpRequest& request,
                                              std::string (*json)(std::int32_t tokens)) {
   std::stop_source end;
-  auto tokens = co_await ask_until_gone<std::int32_t>([&](Reply<std::int32_t> reply) {
+  auto tokens = co_await ask_until_gone<std::int32_t>([&](Promise<std::int32_t> reply) {
     service().count_tokens(tenant(), std::move(counted), end.get_token(), std::move(reply));
   });
   if (!tokens) (void)end.request_stop();

@@ -130,7 +130,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   // Wakes the connection, from any thread; does nothing after its end.
   [[nodiscard]] std::function<void()> waker();
   // Starts a request for pictures, which is charged to the caller by its receipt, also after the connection has ended.
-  RequestId draw(PictureRequest request, std::shared_ptr<PictureSink> sink, Reply<PictureReceipt> reply);
+  RequestId draw(PictureRequest request, std::shared_ptr<PictureSink> sink, Promise<PictureReceipt> reply);
   // Starts a generation that does not end with the connection.
   void generate_detached(GenerateRequest request, std::shared_ptr<EventSink> sink);
   // Returns read(body). A long body is read apart (Service::run_apart); `read` owns what it refers to, since the connection may
@@ -308,7 +308,7 @@ Awaitable<Result> HttpConnection::read_body(std::string_view body, Read read) {
 template <class Work, class Result>
 Awaitable<Result> HttpConnection::run_apart(std::size_t bytes, Work work) {
   if (bytes < kApartBytes) co_return work();
-  auto done = co_await answer_of<Result>([&](Reply<Result> reply) {
+  auto done = co_await answer_of<Result>([&](Promise<Result> reply) {
     service().run_apart(current_.caller ? tenant() : TenantId(), bytes,
                         [work = std::move(work), reply = std::move(reply)]() mutable {
                           reply(contain([&]() -> Expected<Result> { return work(); }));
@@ -320,7 +320,7 @@ Awaitable<Result> HttpConnection::run_apart(std::size_t bytes, Work work) {
 
 template <class T, class StartT>
 Awaitable<std::optional<Expected<T>>> HttpConnection::ask(StartT start) {
-  return answer_of<T>([this, start = std::move(start)](Reply<T> reply) mutable {
+  return answer_of<T>([this, start = std::move(start)](Promise<T> reply) mutable {
     start(std::move(reply));
     drop_body();
   });
@@ -342,7 +342,7 @@ Awaitable<std::optional<Expected<T>>> HttpConnection::ask_until_gone(StartT star
 template <class T, class StartT>
 Awaitable<std::optional<Expected<T>>> HttpConnection::ask_cancelling(StartT start) {
   RequestId id;
-  auto answer = co_await ask_until_gone<T>([&](Reply<T> reply) { id = start(std::move(reply)); });
+  auto answer = co_await ask_until_gone<T>([&](Promise<T> reply) { id = start(std::move(reply)); });
   if (!answer) service().cancel(id, [](Expected<bool>) {});
   co_return answer;
 }

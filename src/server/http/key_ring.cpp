@@ -121,13 +121,13 @@ std::shared_ptr<void> KeyRing::on_change(std::function<void()> wake) {
 // --- The thread
 
 template <class T>
-void KeyRing::change(Reply<KeyOutcome<T>> reply, MoveOnlyFunction<Expected<KeyOutcome<T>>()> work) {
+void KeyRing::change(Promise<KeyOutcome<T>> reply, MoveOnlyFunction<Expected<KeyOutcome<T>>()> work) {
   if (path_.empty() && shared_ == nullptr) {
     return reply(KeyOutcome<T>(refuse(400,
                                       "this umad has no file of keys: make one with a line of umad key new NAME, name it in "
                                       "http.keys_file and start umad again")));
   }
-  const auto shared = std::make_shared<Reply<KeyOutcome<T>>>(std::move(reply));  // The thread's, unless it cannot be started.
+  const auto shared = std::make_shared<Promise<KeyOutcome<T>>>(std::move(reply));  // The thread's, unless it cannot be started.
   const auto begun = contain([&]() -> Expected<Unit> {
     const MutexLock lock(mutex_);
     if (changes_.size() >= kChangesMax) {
@@ -187,12 +187,12 @@ Expected<Unit> KeyRing::edit_text(const TextEdit& edit, bool* is_written) {
   return shared_ != nullptr ? shared_->edit(edit) : edit_file(path_, kKeysFile, edit, is_written);
 }
 
-void KeyRing::add(ApiKey wanted, AccountPtr caller, Reply<KeyOutcome<NewKey>> reply) {
+void KeyRing::add(ApiKey wanted, AccountPtr caller, Promise<KeyOutcome<NewKey>> reply) {
   change<NewKey>(std::move(reply),
                  [this, wanted = std::move(wanted), caller = std::move(caller)] { return add_now(wanted, caller.get()); });
 }
 
-void KeyRing::remove(std::string name, AccountPtr caller, Reply<KeyOutcome<Unit>> reply) {
+void KeyRing::remove(std::string name, AccountPtr caller, Promise<KeyOutcome<Unit>> reply) {
   change<Unit>(std::move(reply),
                [this, name = std::move(name), caller = std::move(caller)] { return remove_now(name, caller.get()); });
 }

@@ -22,7 +22,7 @@
 #include "base/mutex.h"
 #include "core/error.h"
 #include "core/key_store.h"
-#include "core/work/reply.h"
+#include "core/work/promise.h"
 #include "server/http/account.h"
 #include "server/http/handlers/api_keys.h"
 
@@ -70,15 +70,15 @@ class KeyRing {
   // reply comes. `caller` is the account of the request; null, or without a key: nothing is known of it. Refusals: 400 without
   // a file, 401 if the caller's key is no administrator's any more, 409 if the name exists or there are too many keys. Errors:
   // E_PROTO_003, E_IO_001, E_IO_002, E_LIMIT_003.
-  void add(ApiKey wanted, AccountPtr caller, Reply<KeyOutcome<NewKey>> reply);
+  void add(ApiKey wanted, AccountPtr caller, Promise<KeyOutcome<NewKey>> reply);
   // Takes the key's line out of the file or the store. From then on the key is refused; answers in progress go on. Refusals:
   // 400 without a file, 401 as above, 404 for an unknown name, 409 for the caller's key, the only administrator's and the last
   // one. Errors: E_IO_001, E_IO_002, E_LIMIT_003.
-  void remove(std::string name, AccountPtr caller, Reply<KeyOutcome<Unit>> reply);
+  void remove(std::string name, AccountPtr caller, Promise<KeyOutcome<Unit>> reply);
 
  private:
   template <class T>
-  void change(Reply<KeyOutcome<T>> reply, MoveOnlyFunction<Expected<KeyOutcome<T>>()> work);
+  void change(Promise<KeyOutcome<T>> reply, MoveOnlyFunction<Expected<KeyOutcome<T>>()> work);
   void run_changes();
   void poll();
   [[nodiscard]] Expected<Unit> edit_text(const TextEdit& edit, bool* is_written);

@@ -176,7 +176,7 @@ void ClientRequests::answer_error(std::optional<std::string_view> id, const Erro
 }
 
 template <class T, class AppendT>
-Reply<T> ClientRequests::reply_to(const std::string& id, AppendT append) {
+Promise<T> ClientRequests::reply_to(const std::string& id, AppendT append) {
   in_flight_.emplace(id, InFlight{});
   return [outbox = outbox_, id, append = std::move(append)](Expected<T> result) {
     // Encoded before the outbox is locked, so that a large session does not delay tokens of other requests on this connection.

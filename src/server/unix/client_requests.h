@@ -110,7 +110,7 @@ class ClientRequests {
 
   // A Reply for the engine that appends its value as the last frame of `id` by calling append(out, head, value).
   template <class T, class AppendT>
-  Reply<T> reply_to(const std::string& id, AppendT append);
+  Promise<T> reply_to(const std::string& id, AppendT append);
   void answer_error(std::optional<std::string_view> id, const Error& error);
 
   Service& service_;

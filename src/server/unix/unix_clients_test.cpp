@@ -259,7 +259,7 @@ TEST_F(UnixServerTest, StopCancelsWhatStillRuns) {
   client.send_json(generate_frame("a"));
   const FakeService::Generation generation = service_.next_generation();
   client.send_json(R"({"id":"t","type":"touch","session_id":"n"})");
-  Reply<SessionInfo> reply = service_.next_touch();
+  Promise<SessionInfo> reply = service_.next_touch();
   server_->stop();
   EXPECT_EQ(service_.cancelled(), std::vector<RequestId>{generation.id});
   EXPECT_TRUE(client.has_ended());

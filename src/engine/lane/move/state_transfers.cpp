@@ -27,7 +27,7 @@ bool StateTransfers::save(std::size_t saver) {
     case kEarly:
       return writer_.advance();
     default:
-      return tidier_.advance();
+      return compactor_.advance();
   }
 }
 

@@ -9,8 +9,8 @@
 
 #include "base/clock.h"
 #include "engine/lane/lane_parts.h"
-#include "engine/lane/move/cell_tidier.h"
 #include "engine/lane/move/early_writer.h"
+#include "engine/lane/move/kv_compactor.h"
 #include "engine/lane/move/prefix_copy.h"
 #include "engine/lane/move/slot_eviction.h"
 #include "engine/lane/move/state_moves.h"
@@ -20,8 +20,8 @@ namespace uma::engine {
 class StateTransfers {
  public:
   StateTransfers(const LaneParts& parts, SlotEviction& eviction, PrefixCopy& prefix_copy, EarlyWriter& writer,
-                 CellTidier& tidier, StateMoves& moves)
-      : parts_(parts), eviction_(eviction), prefix_copy_(prefix_copy), writer_(writer), tidier_(tidier), moves_(moves) {}
+                 KvCompactor& compactor, StateMoves& moves)
+      : parts_(parts), eviction_(eviction), prefix_copy_(prefix_copy), writer_(writer), compactor_(compactor), moves_(moves) {}
 
   // Called once in a tick, before move(). True: something was saved.
   bool save();
@@ -40,7 +40,7 @@ class StateTransfers {
   SlotEviction& eviction_;
   PrefixCopy& prefix_copy_;
   EarlyWriter& writer_;
-  CellTidier& tidier_;
+  KvCompactor& compactor_;
   StateMoves& moves_;
   std::size_t last_saver_ = 0;
   bool slice_is_used_ = false;  // save() has used that of this tick.

@@ -64,7 +64,7 @@ void Admission::expire(TimePoint now) {
       }
       if (now >= sequence.job.timeout) {
         ends_.finish(sequence, FinishReason::timeout);
-      } else if (!sequence.in_batch && !sequence.is_verified && now >= sequence.job.deadline) {
+      } else if (!sequence.in_batch && !sequence.is_being_verified && now >= sequence.job.deadline) {
         if (!queue) queue = sorted_queue(now);
         const auto before = std::ranges::lower_bound(*queue, order_of(sequence, now), {}, &std::pair<Order, Sequence*>::first);
         fail_waiting(sequence, before - queue->begin());

@@ -68,7 +68,7 @@ bool TickPlanner::someone_decodes() const {
   return std::ranges::any_of(views_, &sched::SequenceView::decodes);
 }
 
-std::optional<TimePoint> TickPlanner::waits_until(TimePoint now, bool has_image) {
+std::optional<TimePoint> TickPlanner::begin_tick(TimePoint now, bool has_image) {
   parts_.cores.set_decode_busy(!views_.empty() || has_image);
   if (should_gather(now)) return gather_.until;
   if (now < next_tick_ && someone_decodes() && parts_.cores.takes_turns()) return next_tick_;

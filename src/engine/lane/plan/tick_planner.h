@@ -26,7 +26,7 @@ class TickPlanner {
   [[nodiscard]] bool someone_decodes() const;
   // The time until which the tick is put off; absent: it begins now. Removes the views that the policy does not choose. Sets
   // for the prefill lane whether the streams are about to compute; `has_image`: an image is about to be computed.
-  [[nodiscard]] std::optional<TimePoint> waits_until(TimePoint now, bool has_image);
+  [[nodiscard]] std::optional<TimePoint> begin_tick(TimePoint now, bool has_image);
   // Beside streams, a tick computes rows of prompts or of an image, in turns. True: those of the image; the views of prompts
   // are removed.
   [[nodiscard]] bool is_turn_of_image();

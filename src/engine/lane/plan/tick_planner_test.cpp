@@ -202,17 +202,17 @@ TEST_F(TickPlannerAlone, TheFirstTickAfterIdlenessWaitsForMoreAMoment) {
   for (int i = 0; i < 20; ++i) step_model_.observe(prompt, 100);
   add(20, 5);
   planner_.build_views(clock_.now());
-  const auto until = planner_.waits_until(clock_.now(), false);
+  const auto until = planner_.begin_tick(clock_.now(), false);
   ASSERT_TRUE(until);
   EXPECT_GT(*until, clock_.now());
   EXPECT_LE(*until, clock_.now() + std::chrono::milliseconds(1));
-  EXPECT_EQ(planner_.waits_until(*until, false), std::nullopt) << "none has come";
+  EXPECT_EQ(planner_.begin_tick(*until, false), std::nullopt) << "none has come";
 }
 
 TEST_F(TickPlannerAlone, AStreamThatIsUnderWayIsNotHeldUp) {
   add(20, 19, 3).in_batch = true;
   planner_.build_views(clock_.now());
-  EXPECT_EQ(planner_.waits_until(clock_.now(), false), std::nullopt);
+  EXPECT_EQ(planner_.begin_tick(clock_.now(), false), std::nullopt);
   const sched::BatchPlan& plan = planner_.plan(0, false);
   ASSERT_EQ(plan.decode.size(), 1u);
   EXPECT_TRUE(plan.prefill.empty());

@@ -201,7 +201,7 @@ bool BatchRunner::run_call(std::span<const sched::PlanRow> rows, bool is_prefill
   // Rows with logits take longer than others of a prompt.
   const auto is_scored = [&](const sched::PlanRow& row) { return sequence_of(row).lacks_prompt_logprobs(); };
   if (std::ranges::none_of(rows, is_scored)) parts_.step_model.observe(shape, ms);
-  if (!is_prefill) tidier_.charge(shape.decode_rows + shape.draft_rows, ms);
+  if (!is_prefill) compactor_.charge(shape.decode_rows + shape.draft_rows, ms);
   (is_prefill ? parts_.stats.prefill_call : parts_.stats.decode_call).record_ms(ms);
   if (is_prefill) parts_.stats.prompt_tokens_total.add(useful);
   add_computed(rows, is_prefill);

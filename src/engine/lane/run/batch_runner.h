@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "engine/lane/lane_parts.h"
-#include "engine/lane/move/cell_tidier.h"
+#include "engine/lane/move/kv_compactor.h"
 #include "engine/lane/move/preemption.h"
 #include "engine/lane/plan/speculation.h"
 #include "engine/lane/run/context_calls.h"
@@ -24,14 +24,14 @@ namespace uma::engine {
 class BatchRunner {
  public:
   BatchRunner(const LaneParts& parts, ContextCalls& calls, SequenceEnds& ends, Preemption& preemption, ReplySampler& sampler,
-              Speculation& speculation, CellTidier& tidier)
+              Speculation& speculation, KvCompactor& compactor)
       : parts_(parts),
         calls_(calls),
         ends_(ends),
         preemption_(preemption),
         sampler_(sampler),
         speculation_(speculation),
-        tidier_(tidier) {}
+        compactor_(compactor) {}
 
   // Frees the cells that the plan needs and runs it. False: there was no row to run, or a sequence was swapped out instead.
   bool run(sched::BatchPlan& plan);
@@ -64,7 +64,7 @@ class BatchRunner {
   Preemption& preemption_;
   ReplySampler& sampler_;
   Speculation& speculation_;
-  CellTidier& tidier_;
+  KvCompactor& compactor_;
   std::vector<Sequence*> row_owners_;     // The sequences whose tokens are chosen from a row; null: several rows are tried.
   std::vector<llm::BatchRow> rows_;       // The rows of the call.
   std::vector<RequestId> interruptible_;  // The requests whose prompts the call computes.

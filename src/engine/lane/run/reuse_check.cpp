@@ -64,11 +64,12 @@ void ReuseCheck::begin(Sequence& sequence, kv::StateId state) {
     return calls_.set_unsound();
   }
   verifier_.begin(std::move(reuse));
-  sequence.is_verified = true;
+  sequence.is_being_verified = true;
 }
 
 Sequence& ReuseCheck::verified() const {
-  const auto found = std::ranges::find_if(parts_.sequences, [](const SequencePtr& sequence) { return sequence->is_verified; });
+  const auto found =
+      std::ranges::find_if(parts_.sequences, [](const SequencePtr& sequence) { return sequence->is_being_verified; });
   UMA_CHECK(found != parts_.sequences.end());
   return **found;
 }
@@ -113,8 +114,8 @@ void ReuseCheck::take_outcome(Sequence& sequence, double distance) {
 }
 
 void ReuseCheck::end(Sequence& sequence) {
-  if (!sequence.is_verified) return;
-  sequence.is_verified = false;
+  if (!sequence.is_being_verified) return;
+  sequence.is_being_verified = false;
   verifier_.end();
   parts_.slots.set_spare_rows(0);
   // The deadline is only for waiting in the queue.
@@ -176,7 +177,8 @@ void ReuseCheck::forget_prefix(std::span<const Token> tokens, const kv::PrefixQu
 
 // Whether cells or a state of these tokens are in use by a sequence that can still be computed again.
 bool ReuseCheck::may_use(const Sequence& sequence, std::span<const Token> tokens) const {
-  if (!sequence.is_running() || sequence.is_verified || sequence.generated() > 0 || !sequence.job.images.empty()) return false;
+  if (!sequence.is_running() || sequence.is_being_verified || sequence.generated() > 0 || !sequence.job.images.empty())
+    return false;
   std::int32_t reused = parts_.cached(sequence);
   if (sequence.is_offloaded || (sequence.restoring && sequence.restoring->report)) {
     reused = sequence.usage.reused_tokens;
@@ -188,7 +190,7 @@ bool ReuseCheck::may_use(const Sequence& sequence, std::span<const Token> tokens
 
 void ReuseCheck::check_invariants() const {
   const auto verified =
-      std::ranges::count_if(parts_.sequences, [](const SequencePtr& sequence) { return sequence->is_verified; });
+      std::ranges::count_if(parts_.sequences, [](const SequencePtr& sequence) { return sequence->is_being_verified; });
   UMA_CHECK(verified == (verifier_.current() ? 1 : 0));
   UMA_CHECK(!verifier_.current() || parts_.context.sequence_length(parts_.shape().spare) == verifier_.rows_done());
 }

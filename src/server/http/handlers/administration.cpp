@@ -49,7 +49,7 @@ Answer handlers::get_card(HttpConnection& connection, const HttpRequest& request
   ModelLibrary* const library = connection.server().options.library;
   if (library == nullptr) co_return co_await respond_without_cards(connection, request);
   auto card = co_await connection.ask<std::string>(
-      [&](Reply<std::string> reply) { library->read_card(request.ids.at(0), std::move(reply)); });
+      [&](Promise<std::string> reply) { library->read_card(request.ids.at(0), std::move(reply)); });
   co_return co_await connection.respond_with(std::move(card), request, wire::card_json);
 }
 
@@ -58,7 +58,7 @@ Answer handlers::put_card(HttpConnection& connection, const HttpRequest& request
   if (!change) co_return co_await connection.respond_rejected(change.error(), request);
   ModelLibrary* const library = connection.server().options.library;
   if (library == nullptr) co_return co_await respond_without_cards(connection, request);
-  auto card = co_await connection.ask<std::string>([&](Reply<std::string> reply) {
+  auto card = co_await connection.ask<std::string>([&](Promise<std::string> reply) {
     library->store_card(request.ids.at(0), std::move(change->text), std::move(change->was), std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(card), request, wire::card_json);
@@ -88,7 +88,7 @@ Answer handlers::create_key(HttpConnection& connection, const HttpRequest& reque
              .tokens_per_minute = wanted->tokens_per_minute,
              .deadline_ms = wanted->deadline_ms,
              .is_admin = wanted->is_admin};
-  auto made = co_await connection.ask<KeyOutcome<NewKey>>([&](Reply<KeyOutcome<NewKey>> reply) {
+  auto made = co_await connection.ask<KeyOutcome<NewKey>>([&](Promise<KeyOutcome<NewKey>> reply) {
     connection.server().keys.add(std::move(key), connection.caller(), std::move(reply));
   });
   co_return co_await respond_with_outcome<NewKey>(
@@ -96,7 +96,7 @@ Answer handlers::create_key(HttpConnection& connection, const HttpRequest& reque
 }
 
 Answer handlers::delete_key(HttpConnection& connection, const HttpRequest& request) {
-  auto done = co_await connection.ask<KeyOutcome<Unit>>([&](Reply<KeyOutcome<Unit>> reply) {
+  auto done = co_await connection.ask<KeyOutcome<Unit>>([&](Promise<KeyOutcome<Unit>> reply) {
     connection.server().keys.remove(request.ids.at(0), connection.caller(), std::move(reply));
   });
   co_return co_await respond_with_outcome<Unit>(connection, request, std::move(done),

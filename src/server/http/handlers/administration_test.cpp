@@ -19,13 +19,13 @@ namespace {
 class CardLibrary final : public ModelLibrary {
  public:
   void pull(std::string, std::shared_ptr<PullSink> sink) override { sink->end(fail(ErrorCode::io_failed, "no network")); }
-  void remove(std::string, Reply<Unit> reply) override { reply(Unit{}); }
-  void add_alias(std::string, std::string, Reply<Unit> reply) override { reply(Unit{}); }
-  void read_card(std::string model, Reply<std::string> reply) override {
+  void remove(std::string, Promise<Unit> reply) override { reply(Unit{}); }
+  void add_alias(std::string, std::string, Promise<Unit> reply) override { reply(Unit{}); }
+  void read_card(std::string model, Promise<std::string> reply) override {
     if (model != "a") return reply(fail(ErrorCode::model_unknown, "no such model"));
     reply(card_);
   }
-  void store_card(std::string, std::string card, std::optional<std::string> was, Reply<std::string> reply) override {
+  void store_card(std::string, std::string card, std::optional<std::string> was, Promise<std::string> reply) override {
     if (was && was != card_) return reply(fail(ErrorCode::session_busy, "the card has changed"));
     if (card == "bad") return reply(fail(ErrorCode::proto_field, "line 1: expected a map"));
     card_ = std::move(card);

@@ -54,7 +54,7 @@ handlers::Answer create(wire::CompletionKind kind, HttpConnection& connection, c
     for (const Input& prompt : call->prompts) {
       std::string& text = form.echoes.emplace_back(prompt.messages.empty() ? prompt.text : prompt.messages.back().content);
       if (prompt.tokens.empty()) continue;
-      auto made = co_await connection.ask_until_gone<ConvertedText>([&](Reply<ConvertedText> reply) {
+      auto made = co_await connection.ask_until_gone<ConvertedText>([&](Promise<ConvertedText> reply) {
         connection.service().detokenize(connection.tenant(), {.model = call->generate.model, .tokens = prompt.tokens},
                                         std::move(reply));
       });

@@ -19,7 +19,7 @@ namespace {
 
 // The vectors of a request; nullopt if the client left. Charges their tokens.
 Awaitable<std::optional<Expected<EmbedResult>>> embed_for(HttpConnection& connection, EmbedRequest embed) {
-  auto result = co_await connection.ask_cancelling<EmbedResult>([&](Reply<EmbedResult> reply) {
+  auto result = co_await connection.ask_cancelling<EmbedResult>([&](Promise<EmbedResult> reply) {
     embed.options.client = connection.client();
     return connection.service().embed(connection.tenant(), std::move(embed), std::move(reply));
   });
@@ -57,7 +57,7 @@ handlers::Answer answer_ollama_embed(HttpConnection& connection, const HttpReque
   std::optional<Expected<EmbedResult>> result;
   if (call->is_empty) {
     const auto loaded =
-        co_await connection.ask<Unit>([&](Reply<Unit> reply) { connection.service().load_model(model, std::move(reply)); });
+        co_await connection.ask<Unit>([&](Promise<Unit> reply) { connection.service().load_model(model, std::move(reply)); });
     if (loaded) result = loaded->transform([](Unit) { return EmbedResult(); });
   } else {
     call->embed.options.model = model;
@@ -93,7 +93,7 @@ handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRe
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
   const std::string model = connection.choose_model(asked->options.model, Capability::vision);
   asked->options.model = model;
-  auto made = co_await connection.ask_cancelling<ImageEmbeddings>([&](Reply<ImageEmbeddings> reply) {
+  auto made = co_await connection.ask_cancelling<ImageEmbeddings>([&](Promise<ImageEmbeddings> reply) {
     asked->options.client = connection.client();
     return connection.service().embed_images(connection.tenant(), std::move(*asked), std::move(reply));
   });
@@ -109,7 +109,7 @@ handlers::Answer handlers::create_rerank(HttpConnection& connection, const HttpR
   connection.warn(call->warnings);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
   call->rerank.options.model = connection.choose_model(call->rerank.options.model, Capability::rerank);
-  auto result = co_await connection.ask_cancelling<RerankResult>([&](Reply<RerankResult> reply) {
+  auto result = co_await connection.ask_cancelling<RerankResult>([&](Promise<RerankResult> reply) {
     call->rerank.options.client = connection.client();
     return connection.service().rerank(connection.tenant(), call->rerank, std::move(reply));
   });

@@ -70,7 +70,7 @@ Answer handlers::tokenize(HttpConnection& connection, const HttpRequest& request
   auto asked = co_await connection.read_body(request.body, wire::decode_tokenize);
   if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
   asked->model = connection.choose_model(asked->model, Capability::chat);
-  auto made = co_await connection.ask_until_gone<TokenizedText>([&](Reply<TokenizedText> reply) {
+  auto made = co_await connection.ask_until_gone<TokenizedText>([&](Promise<TokenizedText> reply) {
     connection.service().tokenize(connection.tenant(), std::move(*asked), std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(made), request, wire::tokens_json, json_bytes);
@@ -80,7 +80,7 @@ Answer handlers::detokenize(HttpConnection& connection, const HttpRequest& reque
   auto asked = co_await connection.read_body(request.body, wire::decode_detokenize);
   if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
   asked->model = connection.choose_model(asked->model, Capability::chat);
-  auto made = co_await connection.ask_until_gone<ConvertedText>([&](Reply<ConvertedText> reply) {
+  auto made = co_await connection.ask_until_gone<ConvertedText>([&](Promise<ConvertedText> reply) {
     connection.service().detokenize(connection.tenant(), std::move(*asked), std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(made), request, text_of, json_bytes);
@@ -99,7 +99,7 @@ Answer handlers::apply_template(HttpConnection& connection, const HttpRequest& r
     co_return co_await connection.respond_error(400, error, request.keep_alive, "messages");
   }
   generate.model = connection.choose_model(generate.model, Capability::chat);
-  auto made = co_await connection.ask_until_gone<ConvertedText>([&](Reply<ConvertedText> reply) {
+  auto made = co_await connection.ask_until_gone<ConvertedText>([&](Promise<ConvertedText> reply) {
     connection.service().format_chat(connection.tenant(), std::move(generate), std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(made), request, prompt_of, json_bytes);

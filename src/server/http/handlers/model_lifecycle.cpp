@@ -38,7 +38,7 @@ class PullState final : public PullSink {
     return true;
   }
   void end(Expected<std::string> model) override {
-    std::optional<Reply<std::string>> reply;
+    std::optional<Promise<std::string>> reply;
     {
       const MutexLock lock(mutex_);
       end_ = model;
@@ -49,7 +49,7 @@ class PullState final : public PullSink {
   }
 
   // Sends the end there. Called before the pull begins.
-  void answer_to(Reply<std::string> reply) {
+  void answer_to(Promise<std::string> reply) {
     const MutexLock lock(mutex_);
     reply_ = std::move(reply);
   }
@@ -73,7 +73,7 @@ class PullState final : public PullSink {
   Mutex mutex_;
   std::optional<PullProgress> progress_ GUARDED_BY(mutex_);
   std::optional<Expected<std::string>> end_ GUARDED_BY(mutex_);
-  std::optional<Reply<std::string>> reply_ GUARDED_BY(mutex_);
+  std::optional<Promise<std::string>> reply_ GUARDED_BY(mutex_);
   bool is_abandoned_ GUARDED_BY(mutex_) = false;
 };
 
@@ -126,7 +126,7 @@ Answer stream_pull(HttpConnection& connection, const HttpRequest& request, std::
 Answer await_pull(HttpConnection& connection, const HttpRequest& request, std::string source) {
   const auto state = std::make_shared<PullState>(connection.waker());
   const PullGuard guard(state);
-  auto done = co_await connection.ask_until_gone<std::string>([&](Reply<std::string> reply) {
+  auto done = co_await connection.ask_until_gone<std::string>([&](Promise<std::string> reply) {
     state->answer_to(std::move(reply));
     connection.server().options.library->pull(std::move(source), state);
   });
@@ -140,7 +140,7 @@ Answer handlers::load_model(HttpConnection& connection, const HttpRequest& reque
   const auto model = wire::decode_model_call(request.body);
   if (!model) co_return co_await connection.respond_rejected(model.error(), request);
   auto done =
-      co_await connection.ask<Unit>([&](Reply<Unit> reply) { connection.service().load_model(*model, std::move(reply)); });
+      co_await connection.ask<Unit>([&](Promise<Unit> reply) { connection.service().load_model(*model, std::move(reply)); });
   co_return co_await connection.respond_with(std::move(done), request, [](Unit) { return std::string(kSuccess); });
 }
 
@@ -154,7 +154,7 @@ Answer handlers::unload_model(HttpConnection& connection, const HttpRequest& req
     co_return co_await connection.respond(200, kJson, kSuccess, request.keep_alive);
   }
   auto done =
-      co_await connection.ask<Unit>([&](Reply<Unit> reply) { connection.service().unload_model(name, std::move(reply)); });
+      co_await connection.ask<Unit>([&](Promise<Unit> reply) { connection.service().unload_model(name, std::move(reply)); });
   co_return co_await connection.respond_with(std::move(done), request, [](Unit) { return std::string(kSuccess); });
 }
 
@@ -171,7 +171,7 @@ Answer handlers::ollama_delete(HttpConnection& connection, const HttpRequest& re
   if (!name) co_return co_await connection.respond_rejected(name.error(), request);
   ModelLibrary* const library = connection.server().options.library;
   if (library == nullptr) co_return co_await respond_without_library(connection, request);
-  auto done = co_await connection.ask<Unit>([&](Reply<Unit> reply) { library->remove(*name, std::move(reply)); });
+  auto done = co_await connection.ask<Unit>([&](Promise<Unit> reply) { library->remove(*name, std::move(reply)); });
   co_return co_await connection.respond_with(std::move(done), request, [](Unit) { return std::string(); });
 }
 
@@ -181,7 +181,7 @@ Answer handlers::ollama_copy(HttpConnection& connection, const HttpRequest& requ
   ModelLibrary* const library = connection.server().options.library;
   if (library == nullptr) co_return co_await respond_without_library(connection, request);
   auto done = co_await connection.ask<Unit>(
-      [&](Reply<Unit> reply) { library->add_alias(copy->source, copy->destination, std::move(reply)); });
+      [&](Promise<Unit> reply) { library->add_alias(copy->source, copy->destination, std::move(reply)); });
   co_return co_await connection.respond_with(std::move(done), request, [](Unit) { return std::string(); });
 }
 

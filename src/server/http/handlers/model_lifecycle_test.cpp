@@ -25,17 +25,17 @@ class FakeLibrary final : public ModelLibrary {
     sinks_.push_back(std::move(sink));
     changed_.notify_all();
   }
-  void remove(std::string name, Reply<Unit> reply) override {
+  void remove(std::string name, Promise<Unit> reply) override {
     if (name == "used") return reply(fail(ErrorCode::session_busy, "it is in use"));
     reply(Unit{});
   }
-  void add_alias(std::string model, std::string alias, Reply<Unit> reply) override {
+  void add_alias(std::string model, std::string alias, Promise<Unit> reply) override {
     if (model != "a") return reply(fail(ErrorCode::model_unknown, "no such model"));
     names_ = std::move(alias);
     reply(Unit{});
   }
-  void read_card(std::string, Reply<std::string> reply) override { reply(fail(ErrorCode::io_failed, "it has no cards")); }
-  void store_card(std::string, std::string, std::optional<std::string>, Reply<std::string> reply) override {
+  void read_card(std::string, Promise<std::string> reply) override { reply(fail(ErrorCode::io_failed, "it has no cards")); }
+  void store_card(std::string, std::string, std::optional<std::string>, Promise<std::string> reply) override {
     reply(fail(ErrorCode::io_failed, "it has no cards"));
   }
 

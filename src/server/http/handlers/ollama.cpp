@@ -60,7 +60,7 @@ Answer load_or_unload(HttpConnection& connection, const HttpRequest& request, co
   if (unloads && known && known->state == ModelState::unloaded) {
     co_return co_await connection.respond(200, kJson, body, request.keep_alive);
   }
-  auto done = co_await connection.ask<Unit>([&](Reply<Unit> reply) {
+  auto done = co_await connection.ask<Unit>([&](Promise<Unit> reply) {
     if (unloads) return connection.service().unload_model(model, std::move(reply));
     connection.service().load_model(model, std::move(reply));
   });

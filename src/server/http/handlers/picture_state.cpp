@@ -12,7 +12,7 @@ constexpr std::size_t kPicturesAtOnce = 8;
 }  // namespace
 
 bool PictureState::deliver(const PictureEvent& event) {
-  std::optional<Reply<Unit>> on_begun;
+  std::optional<Promise<Unit>> on_begun;
   {
     const MutexLock lock(mutex_);
     if (const auto* begun = std::get_if<PictureBegun>(&event)) {
@@ -38,8 +38,8 @@ bool PictureState::deliver(const PictureEvent& event) {
 }
 
 void PictureState::end(Expected<PictureReceipt> receipt) {
-  std::optional<Reply<Unit>> on_begun;
-  std::optional<Reply<PictureReceipt>> on_end;
+  std::optional<Promise<Unit>> on_begun;
+  std::optional<Promise<PictureReceipt>> on_end;
   {
     const MutexLock lock(mutex_);
     receipt_ = receipt;
@@ -51,12 +51,12 @@ void PictureState::end(Expected<PictureReceipt> receipt) {
   wake_();
 }
 
-void PictureState::tell_begun(Reply<Unit> reply) {
+void PictureState::tell_begun(Promise<Unit> reply) {
   const MutexLock lock(mutex_);
   on_begun_ = std::move(reply);
 }
 
-void PictureState::tell_end(Reply<PictureReceipt> reply) {
+void PictureState::tell_end(Promise<PictureReceipt> reply) {
   const MutexLock lock(mutex_);
   on_end_ = std::move(reply);
 }

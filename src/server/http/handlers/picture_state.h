@@ -12,7 +12,7 @@
 #include "base/mutex.h"
 #include "core/picture.h"
 #include "core/service.h"
-#include "core/work/reply.h"
+#include "core/work/promise.h"
 #include "wire/openai/picture_codec.h"
 
 namespace uma::server {
@@ -34,9 +34,9 @@ class PictureState final : public PictureSink {
   void end(Expected<PictureReceipt> receipt);
 
   // Replies when the request has begun, or with the error that has ended it before. Called before the request starts.
-  void tell_begun(Reply<Unit> reply);
+  void tell_begun(Promise<Unit> reply);
   // Replies with the receipt. Called before the request starts.
-  void tell_end(Reply<PictureReceipt> reply);
+  void tell_end(Promise<PictureReceipt> reply);
 
   [[nodiscard]] std::vector<Untaken> take();
   [[nodiscard]] PictureBegun begun() const;
@@ -58,8 +58,8 @@ class PictureState final : public PictureSink {
   std::optional<PictureStep> step_ GUARDED_BY(mutex_);
   std::int64_t steps_done_ GUARDED_BY(mutex_) = 0;
   std::optional<Expected<PictureReceipt>> receipt_ GUARDED_BY(mutex_);
-  std::optional<Reply<Unit>> on_begun_ GUARDED_BY(mutex_);
-  std::optional<Reply<PictureReceipt>> on_end_ GUARDED_BY(mutex_);
+  std::optional<Promise<Unit>> on_begun_ GUARDED_BY(mutex_);
+  std::optional<Promise<PictureReceipt>> on_end_ GUARDED_BY(mutex_);
 };
 
 // Cancels a request when it goes out of scope, unless it has ended.

@@ -37,7 +37,7 @@ RequestId start_drawing(HttpConnection& connection, PictureRequest request, cons
 template <class OnStart>
 Awaitable<std::optional<Expected<PictureReceipt>>> draw_whole(HttpConnection& connection, PictureRequest request,
                                                               std::shared_ptr<PictureState> state, OnStart on_start) {
-  auto receipt = co_await connection.ask_cancelling<PictureReceipt>([&](Reply<PictureReceipt> reply) {
+  auto receipt = co_await connection.ask_cancelling<PictureReceipt>([&](Promise<PictureReceipt> reply) {
     state->tell_end(std::move(reply));
     const RequestId id = start_drawing(connection, std::move(request), state);
     on_start(id);
@@ -80,7 +80,7 @@ bool append_events(PictureState& state, std::int64_t created_s, std::string& out
 Answer stream_pictures(HttpConnection& connection, const HttpRequest& request, PictureRequest asked) {
   const auto state = std::make_shared<PictureState>(connection.waker(), connection.server().options.limits.tx_bytes_max);
   PictureGuard guard(connection.service(), *state);
-  const auto begun = co_await connection.ask_until_gone<Unit>([&](Reply<Unit> reply) {
+  const auto begun = co_await connection.ask_until_gone<Unit>([&](Promise<Unit> reply) {
     state->tell_begun(std::move(reply));
     guard.set(start_drawing(connection, std::move(asked), state));
   });

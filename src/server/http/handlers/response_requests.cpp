@@ -25,8 +25,9 @@ Awaitable<void> read_images(HttpConnection& connection, std::span<wire::Item> it
     for (const wire::ItemImage& image : item.images) ids.push_back(image.id);
   }
   if (ids.empty()) co_return;
-  const auto files = co_await connection.ask<std::vector<Bytes>>(
-      [&](Reply<std::vector<Bytes>> reply) { connection.service().read_images(std::move(ids), kBytesMax, std::move(reply)); });
+  const auto files = co_await connection.ask<std::vector<Bytes>>([&](Promise<std::vector<Bytes>> reply) {
+    connection.service().read_images(std::move(ids), kBytesMax, std::move(reply));
+  });
   if (!files || !*files) co_return;
   auto file = (*files)->begin();
   for (wire::Item& item : items) {
@@ -58,8 +59,9 @@ Awaitable<std::shared_ptr<const BodyWithItems>> find_items(HttpConnection& conne
   found->kept = body;
   found->body = found->kept;
   for (const auto& [session, ids] : ids_by_session) {
-    auto detail = co_await connection.ask<SessionDetail>(
-        [&](Reply<SessionDetail> reply) { connection.service().get_session(connection.tenant(), session, std::move(reply)); });
+    auto detail = co_await connection.ask<SessionDetail>([&](Promise<SessionDetail> reply) {
+      connection.service().get_session(connection.tenant(), session, std::move(reply));
+    });
     if (!detail) co_return found;  // The client is gone.
     if (!*detail && detail->error().code == ErrorCode::session_unknown) continue;
     if (!*detail) {

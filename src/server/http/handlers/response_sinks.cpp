@@ -77,7 +77,7 @@ void ResponseWriter::leave() {
 
 BackgroundSink::BackgroundSink(std::shared_ptr<LiveResponses> live, std::shared_ptr<ReplyLog> log,
                                std::shared_ptr<BusyCount> busy, RequestShare share, TenantId tenant,
-                               wire::ResponseEncoder encoder, Reply<BegunResponse> on_begun)
+                               wire::ResponseEncoder encoder, Promise<BegunResponse> on_begun)
     : live_(std::move(live)),
       log_(std::move(log)),
       busy_(std::move(busy)),

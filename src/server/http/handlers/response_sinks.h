@@ -8,7 +8,7 @@
 
 #include "core/event.h"
 #include "core/ids.h"
-#include "core/work/reply.h"
+#include "core/work/promise.h"
 #include "core/work/tenant_budget.h"
 #include "server/http/handlers/live_responses.h"
 #include "server/http/http_generation.h"
@@ -64,7 +64,7 @@ class BackgroundSink final : public EventSink {
  public:
   // Until the generation has ended, `busy` counts it, and `share` is charged for it.
   BackgroundSink(std::shared_ptr<LiveResponses> live, std::shared_ptr<ReplyLog> log, std::shared_ptr<BusyCount> busy,
-                 RequestShare share, TenantId tenant, wire::ResponseEncoder encoder, Reply<BegunResponse> on_begun);
+                 RequestShare share, TenantId tenant, wire::ResponseEncoder encoder, Promise<BegunResponse> on_begun);
   ~BackgroundSink() override {
     log_->end();  // Also where its terminal event could not be written.
     busy_->add(-1);
@@ -86,7 +86,7 @@ class BackgroundSink final : public EventSink {
   const RequestShare share_;
   const TenantId tenant_;
   wire::ResponseEncoder encoder_;
-  Reply<BegunResponse> on_begun_;
+  Promise<BegunResponse> on_begun_;
   std::string bytes_;  // Empty between events; keeps its memory.
   bool has_begun_ = false;
 };

@@ -39,7 +39,7 @@ Answer respond_unknown(HttpConnection& connection, const HttpRequest& request, s
 
 // Cancels the response if it is in progress. Its end has been told everywhere when the answer comes.
 auto ask_to_cancel(HttpConnection& connection, wire::ResponseId id) {
-  return connection.ask<ResponseDetail>([&connection, id = std::move(id)](Reply<ResponseDetail> reply) mutable {
+  return connection.ask<ResponseDetail>([&connection, id = std::move(id)](Promise<ResponseDetail> reply) mutable {
     connection.service().cancel_response(connection.tenant(), std::move(id.session), std::move(id.response), std::move(reply));
   });
 }
@@ -70,7 +70,7 @@ Answer stream_events(HttpConnection& connection, const HttpRequest& request, std
 Answer begin_in_background(HttpConnection& connection, const HttpRequest& request, GenerateRequest generate,
                            wire::ResponseEncoder encoder, RequestShare share, std::string_view session_field) {
   HttpState& server = connection.server();
-  auto begun = co_await connection.ask<BegunResponse>([&](Reply<BegunResponse> reply) {
+  auto begun = co_await connection.ask<BegunResponse>([&](Promise<BegunResponse> reply) {
     connection.generate_detached(
         std::move(generate),
         std::make_shared<BackgroundSink>(server.live, server.live->make_log(connection.tenant()), server.busy, std::move(share),
@@ -88,7 +88,7 @@ Answer stream_from_background(HttpConnection& connection, const HttpRequest& req
   HttpState& server = connection.server();
   const std::shared_ptr<ReplyLog> log = server.live->make_log(connection.tenant());
   auto reader = log->open_reader(std::nullopt, connection.waker());
-  auto beginning = connection.ask<BegunResponse>([&](Reply<BegunResponse> reply) {
+  auto beginning = connection.ask<BegunResponse>([&](Promise<BegunResponse> reply) {
     connection.generate_detached(std::move(generate),
                                  std::make_shared<BackgroundSink>(server.live, log, server.busy, std::move(share),
                                                                   connection.tenant(), std::move(encoder), std::move(reply)));
@@ -104,7 +104,7 @@ Answer stream_from_background(HttpConnection& connection, const HttpRequest& req
 }
 
 auto ask_for_session(HttpConnection& connection, std::string session) {
-  return connection.ask<SessionDetail>([&connection, session = std::move(session)](Reply<SessionDetail> reply) mutable {
+  return connection.ask<SessionDetail>([&connection, session = std::move(session)](Promise<SessionDetail> reply) mutable {
     connection.service().get_session(connection.tenant(), std::move(session), std::move(reply));
   });
 }
@@ -262,7 +262,7 @@ Answer handlers::delete_response(HttpConnection& connection, const HttpRequest& 
                                             request.keep_alive);
     }
   }
-  auto done = co_await connection.ask<Unit>([&](Reply<Unit> reply) {
+  auto done = co_await connection.ask<Unit>([&](Promise<Unit> reply) {
     connection.service().forget_response(connection.tenant(), std::move(id->session), std::move(id->response),
                                          std::move(reply));
   });
@@ -301,7 +301,7 @@ Answer handlers::create_conversation(HttpConnection& connection, const HttpReque
   auto call = co_await connection.read_body(
       given->body, [given](std::string_view body) { return wire::decode_conversation(body, given->items); });
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  auto made = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
+  auto made = co_await connection.ask<SessionInfo>([&](Promise<SessionInfo> reply) {
     connection.service().create_session(connection.tenant(), std::move(*call), std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(made), request, [&](const SessionInfo& info) {
@@ -324,7 +324,7 @@ Answer handlers::update_conversation(HttpConnection& connection, const HttpReque
   connection.note_session(*session);
   auto metadata = wire::decode_metadata(request.body);
   if (!metadata) co_return co_await connection.respond_rejected(metadata.error(), request);
-  auto changed = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
+  auto changed = co_await connection.ask<SessionInfo>([&](Promise<SessionInfo> reply) {
     connection.service().update_session(
         connection.tenant(), {.session = std::move(*session), .metadata = std::move(*metadata), .replaces_metadata = true},
         std::move(reply));
@@ -336,8 +336,9 @@ Answer handlers::delete_conversation(HttpConnection& connection, const HttpReque
   auto session = wire::parse_conversation_id(request.ids.front());
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
   connection.note_session(*session);
-  auto done = co_await connection.ask<Unit>(
-      [&](Reply<Unit> reply) { connection.service().end_session(connection.tenant(), std::move(*session), std::move(reply)); });
+  auto done = co_await connection.ask<Unit>([&](Promise<Unit> reply) {
+    connection.service().end_session(connection.tenant(), std::move(*session), std::move(reply));
+  });
   co_return co_await connection.respond_with(
       std::move(done), request, [&](Unit) { return wire::deleted_json(request.ids.front(), "conversation.deleted"); });
 }
@@ -351,7 +352,7 @@ Answer handlers::create_conversation_items(HttpConnection& connection, const Htt
   const auto input = co_await connection.read_body(
       given->body, [given](std::string_view body) { return wire::decode_items(body, given->items); });
   if (!input) co_return co_await connection.respond_rejected(input.error(), request);
-  auto appended = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
+  auto appended = co_await connection.ask<SessionInfo>([&](Promise<SessionInfo> reply) {
     connection.service().append_input(connection.tenant(), {.session = std::move(*session), .input = *input}, std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(appended), request,
@@ -392,7 +393,7 @@ Answer handlers::delete_conversation_item(HttpConnection& connection, const Http
   }
   const auto place = wire::removable_message(**detail, request.ids.back());
   if (!place) co_return co_await connection.respond_rejected(place.error(), request);
-  auto left = co_await connection.ask<SessionDetail>([&](Reply<SessionDetail> reply) {
+  auto left = co_await connection.ask<SessionDetail>([&](Promise<SessionDetail> reply) {
     connection.service().remove_last_message(connection.tenant(), std::move(*session), *place, std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(left), request, conversation_of);

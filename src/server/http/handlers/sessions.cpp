@@ -67,7 +67,7 @@ std::expected<SessionListRequest, wire::RejectedBody> decode_list(std::string_vi
 Answer handlers::create_session(HttpConnection& connection, const HttpRequest& request) {
   auto call = co_await decode<CreateSessionRequest>("create_session", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  auto made = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
+  auto made = co_await connection.ask<SessionInfo>([&](Promise<SessionInfo> reply) {
     connection.service().create_session(connection.tenant(), std::move(*call), std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(made), request, session_json_for(connection));
@@ -76,7 +76,7 @@ Answer handlers::create_session(HttpConnection& connection, const HttpRequest& r
 Answer handlers::list_sessions(HttpConnection& connection, const HttpRequest& request) {
   auto call = decode_list(request.query);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  auto sessions = co_await connection.ask<SessionList>([&](Reply<SessionList> reply) {
+  auto sessions = co_await connection.ask<SessionList>([&](Promise<SessionList> reply) {
     connection.service().list_sessions(connection.tenant(), std::move(*call), std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(sessions), request,
@@ -86,7 +86,7 @@ Answer handlers::list_sessions(HttpConnection& connection, const HttpRequest& re
 Answer handlers::get_session(HttpConnection& connection, const HttpRequest& request) {
   auto call = co_await decode<wire::GetSessionRequest>("get_session", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  auto session = co_await connection.ask<SessionDetail>([&](Reply<SessionDetail> reply) {
+  auto session = co_await connection.ask<SessionDetail>([&](Promise<SessionDetail> reply) {
     connection.service().get_session(connection.tenant(), std::move(call->session), std::move(reply));
   });
   if (session && *session) connection.note_session(id_of(**session));
@@ -96,7 +96,7 @@ Answer handlers::get_session(HttpConnection& connection, const HttpRequest& requ
 }
 
 Answer handlers::get_receipt(HttpConnection& connection, const HttpRequest& request) {
-  auto usage = co_await connection.ask<Usage>([&](Reply<Usage> reply) {
+  auto usage = co_await connection.ask<Usage>([&](Promise<Usage> reply) {
     connection.service().find_receipt(connection.tenant(), request.ids.front(), std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(usage), request, wire::receipt_json);
@@ -105,7 +105,7 @@ Answer handlers::get_receipt(HttpConnection& connection, const HttpRequest& requ
 Answer handlers::list_receipts(HttpConnection& connection, const HttpRequest& request) {
   auto call = co_await decode<wire::GetSessionRequest>("get_session", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  auto receipts = co_await connection.ask<std::vector<TurnReceipt>>([&](Reply<std::vector<TurnReceipt>> reply) {
+  auto receipts = co_await connection.ask<std::vector<TurnReceipt>>([&](Promise<std::vector<TurnReceipt>> reply) {
     connection.service().list_receipts(connection.tenant(), std::move(call->session), std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(receipts), request,
@@ -115,7 +115,7 @@ Answer handlers::list_receipts(HttpConnection& connection, const HttpRequest& re
 Answer handlers::end_session(HttpConnection& connection, const HttpRequest& request) {
   auto call = co_await decode<wire::EndSessionRequest>("end_session", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  auto ended = co_await connection.ask<Unit>([&](Reply<Unit> reply) {
+  auto ended = co_await connection.ask<Unit>([&](Promise<Unit> reply) {
     connection.service().end_session(connection.tenant(), std::move(call->session), std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(ended), request,
@@ -125,7 +125,7 @@ Answer handlers::end_session(HttpConnection& connection, const HttpRequest& requ
 Answer handlers::fork_session(HttpConnection& connection, const HttpRequest& request) {
   auto call = co_await decode<ForkRequest>("fork_session", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  auto made = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
+  auto made = co_await connection.ask<SessionInfo>([&](Promise<SessionInfo> reply) {
     connection.service().fork_session(connection.tenant(), std::move(*call), std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(made), request, session_json_for(connection));
@@ -134,7 +134,7 @@ Answer handlers::fork_session(HttpConnection& connection, const HttpRequest& req
 Answer handlers::update_session(HttpConnection& connection, const HttpRequest& request) {
   auto call = co_await decode<UpdateSessionRequest>("update_session", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  auto session = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
+  auto session = co_await connection.ask<SessionInfo>([&](Promise<SessionInfo> reply) {
     connection.service().update_session(connection.tenant(), std::move(*call), std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(session), request, session_json_for(connection));
@@ -143,7 +143,7 @@ Answer handlers::update_session(HttpConnection& connection, const HttpRequest& r
 Answer handlers::rewind_session(HttpConnection& connection, const HttpRequest& request) {
   auto call = co_await decode<wire::RewindSessionRequest>("rewind_session", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  auto session = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
+  auto session = co_await connection.ask<SessionInfo>([&](Promise<SessionInfo> reply) {
     connection.service().rewind_session(connection.tenant(), std::move(call->session), call->turn, std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(session), request, session_json_for(connection));
@@ -152,7 +152,7 @@ Answer handlers::rewind_session(HttpConnection& connection, const HttpRequest& r
 Answer handlers::touch_session(HttpConnection& connection, const HttpRequest& request) {
   auto call = co_await decode<wire::TouchRequest>("touch", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  auto session = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
+  auto session = co_await connection.ask<SessionInfo>([&](Promise<SessionInfo> reply) {
     connection.service().touch_session(connection.tenant(), std::move(call->session), std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(session), request, session_json_for(connection));
@@ -162,7 +162,7 @@ Answer handlers::touch_session(HttpConnection& connection, const HttpRequest& re
 Answer handlers::export_session(HttpConnection& connection, const HttpRequest& request) {
   auto call = co_await decode<wire::ExportSessionRequest>("export_session", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  auto exported = co_await connection.ask<ExportedSession>([&](Reply<ExportedSession> reply) {
+  auto exported = co_await connection.ask<ExportedSession>([&](Promise<ExportedSession> reply) {
     connection.service().export_session(connection.tenant(), std::move(call->session), /*with_kv=*/false, std::move(reply));
   });
   if (!exported || !*exported) {
@@ -189,7 +189,7 @@ Answer handlers::import_session(HttpConnection& connection, const HttpRequest& r
                                                 retry_header(held.error().code));
   }
   const auto bytes = std::as_bytes(std::span(request.body));
-  auto imported = co_await connection.ask<ImportedSession>([&](Reply<ImportedSession> reply) {
+  auto imported = co_await connection.ask<ImportedSession>([&](Promise<ImportedSession> reply) {
     connection.service().import_session(connection.tenant(),
                                         {.name = std::get<wire::ImportSessionRequest>(std::move(*call)).name,
                                          .file = file_of(Bytes(bytes.begin(), bytes.end())),

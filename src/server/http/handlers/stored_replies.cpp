@@ -11,7 +11,7 @@
 namespace uma::server {
 
 Awaitable<std::optional<Expected<ResponseDetail>>> ask_for_response(HttpConnection& connection, wire::ResponseId id) {
-  co_return co_await connection.ask<ResponseDetail>([&](Reply<ResponseDetail> reply) {
+  co_return co_await connection.ask<ResponseDetail>([&](Promise<ResponseDetail> reply) {
     connection.service().get_response(connection.tenant(), std::move(id.session), std::move(id.response), std::move(reply));
   });
 }

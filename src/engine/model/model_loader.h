@@ -79,9 +79,9 @@ struct StoredStates {
 };
 
 // The engine as the source sees it.
-class WorkerHost {
+class LoaderDelegate {
  public:
-  virtual ~WorkerHost() = default;
+  virtual ~LoaderDelegate() = default;
   // Any thread. `progress` from 0 to 1.
   virtual void on_load_progress(const std::string& model, double progress) = 0;
   // Any thread. Called exactly once for each load.
@@ -108,9 +108,9 @@ class WorkerHost {
   [[nodiscard]] virtual bool has_streams() const = 0;
 };
 
-class WorkerSource {
+class ModelLoader {
  public:
-  virtual ~WorkerSource() = default;
+  virtual ~ModelLoader() = default;
   // Any thread. The name of the model that clients mean by `name`; empty: the default model. Errors: E_MODEL_001.
   [[nodiscard]] virtual Expected<std::string> resolve(const std::string& name) const = 0;
   // Any thread. Like resolve(), but an unknown name may mean a model with this capability (docs/decisions/0050).
@@ -122,11 +122,11 @@ class WorkerSource {
   // Any thread. Adds the source's numbers.
   virtual void add_metrics(MetricsSnapshot& snapshot) const = 0;
   // Called before all methods below.
-  virtual void start(WorkerHost& host) = 0;
+  virtual void start(LoaderDelegate& host) = 0;
   // Any thread; does not block. Begins to load a model, by its own name. Requires: it is not loaded.
   virtual void load(const std::string& model) = 0;
   // Any thread; does not block. Retires a model; an error if it is in use.
-  virtual void unload(const std::string& model, Reply<Unit> reply) = 0;
+  virtual void unload(const std::string& model, Promise<Unit> reply) = 0;
   // Any thread; does not block. No request waits for the load any more.
   virtual void cancel_load(const std::string& model) = 0;
   // Any thread; does not block. A device of the model is lost: retires it as soon as no request uses it.

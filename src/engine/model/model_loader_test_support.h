@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "engine/model/worker_source.h"
+#include "engine/model/model_loader.h"
 
 namespace uma::engine {
 
-class NamedModels final : public WorkerSource {
+class NamedModels final : public ModelLoader {
  public:
   // The first name is the default model.
   explicit NamedModels(std::vector<std::string> names = {"fake"}) : names_(std::move(names)) {}
@@ -28,12 +28,12 @@ class NamedModels final : public WorkerSource {
     return infos;
   }
   void add_metrics(MetricsSnapshot&) const override {}
-  void start(WorkerHost&) override {}
+  void start(LoaderDelegate&) override {}
   void load(const std::string& model) override {
     if (throws) throw std::bad_alloc();
     wanted.push_back(model);
   }
-  void unload(const std::string&, Reply<Unit> reply) override { reply(Unit{}); }
+  void unload(const std::string&, Promise<Unit> reply) override { reply(Unit{}); }
   void cancel_load(const std::string& model) override { cancelled.push_back(model); }
   void report_backlog(const std::string& model) override { queued.push_back(model); }
   void report_lost(const std::string& model) override { lost.push_back(model); }

@@ -1,4 +1,4 @@
-#include "engine/lane/move/cell_tidier.h"
+#include "engine/lane/move/kv_compactor.h"
 
 #include <algorithm>
 #include <optional>
@@ -15,14 +15,14 @@ constexpr std::int32_t kMovedAtOnce = 256;
 
 }  // namespace
 
-CellTidier::CellTidier(const LaneParts& parts, ContextCalls& calls, SlotEviction& eviction)
+KvCompactor::KvCompactor(const LaneParts& parts, ContextCalls& calls, SlotEviction& eviction)
     : parts_(parts),
       calls_(calls),
       eviction_(eviction),
       is_enabled_(parts.shape().can_move_cells() && !parts.options.is_reproducible) {}
 
 // The cells up to the last used one that belong to no running sequence.
-std::int64_t CellTidier::skipped_by_all() const {
+std::int64_t KvCompactor::skipped_by_all() const {
   auto cells = static_cast<std::int64_t>(parts_.slots.cells_top());
   for (const Slot& slot : parts_.slots) {
     if (slot.is_running) cells -= std::ssize(slot.tokens);
@@ -30,7 +30,7 @@ std::int64_t CellTidier::skipped_by_all() const {
   return cells;
 }
 
-void CellTidier::charge(std::int32_t rows, double ms) {
+void KvCompactor::charge(std::int32_t rows, double ms) {
   if (!is_enabled_ || parts_.clock.now() < pauses_until_) return;
   const std::int64_t skipped = skipped_by_all();
   if (skipped < parts_.options.skipped_cells_max) return;
@@ -38,7 +38,7 @@ void CellTidier::charge(std::int32_t rows, double ms) {
   rent_ms_ += std::min(cost_ms, ms);
 }
 
-bool CellTidier::advance() {
+bool KvCompactor::advance() {
   if (!eviction_.is_storing() && (!is_enabled_ || rent_ms_ <= 0)) return false;
   try {
     return work();
@@ -51,12 +51,12 @@ bool CellTidier::advance() {
 }
 
 // Something failed: for a while nothing is charged.
-void CellTidier::wait_after_failure() {
+void KvCompactor::wait_after_failure() {
   rent_ms_ = 0;
   pauses_until_ = parts_.clock.now() + from_ms(kPauseMs);
 }
 
-bool CellTidier::work() {
+bool KvCompactor::work() {
   const TimePoint until = parts_.clock.now() + from_ms(kSliceMs);
   if (!eviction_.is_storing() && move_cells(until)) return true;
   if (!eviction_.is_storing() && !begin_storing()) return false;
@@ -66,7 +66,7 @@ bool CellTidier::work() {
 }
 
 // False: no cells were moved.
-bool CellTidier::move_cells(TimePoint until) {
+bool KvCompactor::move_cells(TimePoint until) {
   const std::int64_t free = static_cast<std::int64_t>(parts_.slots.cells_top()) - parts_.slots.cells_used();
   if (free < parts_.options.skipped_cells_max) return false;
   const std::size_t cell_bytes = parts_.shape().kv_bytes_per_token;
@@ -96,14 +96,14 @@ bool CellTidier::move_cells(TimePoint until) {
 }
 
 // The state of a sequence that is being saved or loaded must not become shorter, which it does if moving cells fails.
-bool CellTidier::is_blocked(std::size_t slot) const {
+bool KvCompactor::is_blocked(std::size_t slot) const {
   return std::ranges::any_of(parts_.sequences, [&](const SequencePtr& sequence) {
     return sequence->is_running() && sequence->slot == slot && sequence->is_blocked();
   });
 }
 
 // False: nothing is worth storing, or has to wait.
-bool CellTidier::begin_storing() {
+bool KvCompactor::begin_storing() {
   const auto price_ms = [&](std::size_t tokens) { return parts_.transfer.move_ms(tokens * parts_.shape().kv_bytes_per_token); };
   const auto tokens_min = static_cast<std::size_t>(parts_.options.skipped_cells_max);
   if (rent_ms_ < price_ms(tokens_min)) return false;

@@ -14,9 +14,9 @@
 
 namespace uma::engine {
 
-class CellTidier {
+class KvCompactor {
  public:
-  CellTidier(const LaneParts& parts, ContextCalls& calls, SlotEviction& eviction);
+  KvCompactor(const LaneParts& parts, ContextCalls& calls, SlotEviction& eviction);
 
   // Adds the rent of a decode call with so many rows, which took `ms`.
   void charge(std::int32_t rows, double ms);

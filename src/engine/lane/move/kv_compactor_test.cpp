@@ -9,7 +9,7 @@
 namespace uma::engine {
 namespace {
 
-class CellTidierTest : public StoreLaneTest {
+class KvCompactorTest : public StoreLaneTest {
  protected:
   // A conversation of about 150 tokens is idle.
   void make_with_idle(Duration skip_cost = std::chrono::microseconds(20), std::int32_t skipped_cells_max = 16) {
@@ -28,7 +28,7 @@ class CellTidierTest : public StoreLaneTest {
   const std::string kLong = std::string(100, 'x') + " is the beginning of a long conversation";
 };
 
-TEST_F(CellTidierTest, AnIdleConversationLeavesTheContextOnceItHasCostAStreamAsMuch) {
+TEST_F(KvCompactorTest, AnIdleConversationLeavesTheContextOnceItHasCostAStreamAsMuch) {
   make_with_idle();
   stream(2, 200);
   run();
@@ -38,7 +38,7 @@ TEST_F(CellTidierTest, AnIdleConversationLeavesTheContextOnceItHasCostAStreamAsM
   EXPECT_EQ(ask(3, kLong, "idle").usage.tier, Tier::warm);
 }
 
-TEST_F(CellTidierTest, TheStreamsCellsMoveToThePlaceOfFreeOnes) {
+TEST_F(KvCompactorTest, TheStreamsCellsMoveToThePlaceOfFreeOnes) {
   make_with_idle();
   stream(2, 200);
   run();
@@ -46,7 +46,7 @@ TEST_F(CellTidierTest, TheStreamsCellsMoveToThePlaceOfFreeOnes) {
   EXPECT_EQ(context_->top(), chain_after(2).size() - 1) << "no cell is free before the last one";
 }
 
-TEST_F(CellTidierTest, AShortConversationStays) {
+TEST_F(KvCompactorTest, AShortConversationStays) {
   make_with_idle(std::chrono::microseconds(20), 200);
   stream(2, 200);
   run();
@@ -54,14 +54,14 @@ TEST_F(CellTidierTest, AShortConversationStays) {
   EXPECT_EQ(ask(3, kLong, "idle").usage.tier, Tier::hot);
 }
 
-TEST_F(CellTidierTest, ItStaysWhereSkippedCellsCostNothing) {
+TEST_F(KvCompactorTest, ItStaysWhereSkippedCellsCostNothing) {
   make_with_idle(Duration(0));
   stream(2, 200);
   run();
   EXPECT_EQ(stored() + moved(), 0u);
 }
 
-TEST_F(CellTidierTest, ItStaysWhereMemoryHasNoRoom) {
+TEST_F(KvCompactorTest, ItStaysWhereMemoryHasNoRoom) {
   make_with_idle();
   store_.limit_memory({.at_rest = 0, .in_all = 100});
   stream(2, 200);
@@ -71,7 +71,7 @@ TEST_F(CellTidierTest, ItStaysWhereMemoryHasNoRoom) {
   EXPECT_EQ(ask(3, kLong, "idle").usage.tier, Tier::hot);
 }
 
-TEST_F(CellTidierTest, ItsNextTurnComesWhileItIsBeingStored) {
+TEST_F(KvCompactorTest, ItsNextTurnComesWhileItIsBeingStored) {
   make_with_idle();
   context_->cells_saved = 0;
   stream(2, 200);
@@ -83,7 +83,7 @@ TEST_F(CellTidierTest, ItsNextTurnComesWhileItIsBeingStored) {
   EXPECT_EQ(eos(3).usage.tier, Tier::hot);
 }
 
-TEST_F(CellTidierTest, AStreamWhoseCellsCouldNotBeMovedGoesOn) {
+TEST_F(KvCompactorTest, AStreamWhoseCellsCouldNotBeMovedGoesOn) {
   make_with_idle();
   stream(2, 200);
   while (stored() == 0) step();

@@ -1,4 +1,4 @@
-#include "core/work/reply.h"
+#include "core/work/promise.h"
 
 #include <optional>
 #include <stdexcept>
@@ -12,34 +12,34 @@
 namespace uma {
 namespace {
 
-TEST(Reply, AnswersOnceHoweverOftenItIsMoved) {
+TEST(Promise, AnswersOnceHoweverOftenItIsMoved) {
   int answers = 0;
   {
-    Reply<int> reply([&](const Expected<int>& value) {
+    Promise<int> reply([&](const Expected<int>& value) {
       ++answers;
       EXPECT_EQ(*value, 7);
     });
-    Reply<int> moved = std::move(reply);
-    Reply<int> assigned;
+    Promise<int> moved = std::move(reply);
+    Promise<int> assigned;
     assigned = std::move(moved);
     assigned(7);
   }
   EXPECT_EQ(answers, 1);
 }
 
-TEST(Reply, ThatIsLetGoOfAnswersWithAnError) {
+TEST(Promise, ThatIsLetGoOfAnswersWithAnError) {
   std::optional<ErrorCode> code;
   {
-    const Reply<int> reply([&](const Expected<int>& value) { code = value.error().code; });
+    const Promise<int> reply([&](const Expected<int>& value) { code = value.error().code; });
   }
   EXPECT_EQ(code, ErrorCode::runtime_decode);
 }
 
-TEST(Reply, ThatThrowsWhenItIsLetGoOfIsNoted) {
+TEST(Promise, ThatThrowsWhenItIsLetGoOfIsNoted) {
   init_log(LogLevel::error);
   const std::uint64_t before = thrown_count();
   {
-    const Reply<int> reply([](const Expected<int>&) { throw std::runtime_error("nobody is there"); });
+    const Promise<int> reply([](const Expected<int>&) { throw std::runtime_error("nobody is there"); });
   }
   EXPECT_EQ(thrown_count(), before + 1);
 }

@@ -1,4 +1,4 @@
-// A callback for exactly one answer. A Reply that is destroyed unused answers with an error on the destroying thread, so that
+// A callback for exactly one answer. A Promise that is destroyed unused answers with an error on the destroying thread, so that
 // neither an exception nor a closed queue leaves a client waiting.
 #pragma once
 
@@ -14,18 +14,18 @@
 namespace uma {
 
 template <class T>
-class Reply {
+class Promise {
  public:
-  Reply() = default;  // Nobody waits.
+  Promise() = default;  // Nobody waits.
   template <std::invocable<Expected<T>> Call>
-    requires(!std::same_as<std::remove_cvref_t<Call>, Reply>)
-  Reply(Call call) : call_(std::move(call)) {}  // NOLINT(google-explicit-constructor): whoever can be called can wait
-  Reply(Reply&& other) noexcept : call_(std::exchange(other.call_, nullptr)) {}
-  Reply& operator=(Reply&& other) noexcept {
+    requires(!std::same_as<std::remove_cvref_t<Call>, Promise>)
+  Promise(Call call) : call_(std::move(call)) {}  // NOLINT(google-explicit-constructor): whoever can be called can wait
+  Promise(Promise&& other) noexcept : call_(std::exchange(other.call_, nullptr)) {}
+  Promise& operator=(Promise&& other) noexcept {
     std::swap(call_, other.call_);
     return *this;
   }
-  ~Reply() {
+  ~Promise() {
     if (call_) {
       run_noting(
           [this] { (*this)(fail(ErrorCode::runtime_decode, "the daemon ended this request before it was done: try again")); });
