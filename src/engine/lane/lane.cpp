@@ -316,7 +316,7 @@ void Lane::check_invariants() {
   }
   for (const SequencePtr& sequence : sequences_) {
     UMA_CHECK(!sequence->is_running() || slots_[sequence->slot].adapters == sequence->job.adapters);
-    if (!sequence->is_running() || sequence->restoring) continue;
+    if (!sequence->is_running() || sequence->is_on<Restore>()) continue;
     const std::vector<Token>& cached = slots_[sequence->slot].tokens;
     UMA_CHECK(cached.size() + (sequence->is_held() ? 0 : 1) <= sequence->chain.size());
     UMA_CHECK(std::ranges::equal(cached, std::span<const Token>(sequence->chain).first(cached.size())));

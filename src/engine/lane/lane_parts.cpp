@@ -35,7 +35,7 @@ std::int64_t LaneParts::cells_of_running(std::span<const Sequence* const> except
 std::int64_t LaneParts::cells_expected() const {
   std::int64_t cells = slots.cells_used();
   for (const SequencePtr& sequence : sequences) {
-    if (sequence->restoring) cells += sequence->restoring->tokens_loaded_at_end() - cached(*sequence);
+    if (const Restore* restore = sequence->restoring()) cells += restore->tokens_loaded_at_end() - cached(*sequence);
   }
   return cells;
 }
@@ -87,16 +87,15 @@ void LaneParts::charge(const Sequence& sequence, std::int64_t tokens) const {
 }
 
 void LaneParts::send(Sequence& sequence, PrefillJob job) const {
-  sequence.is_offloaded = true;
-  sequence.offloaded_tokens = 0;
+  sequence.begin(Offloaded());
   cores.prefill_job_sent();
   prefill->post(std::move(job));
 }
 
 void LaneParts::recall(Sequence& sequence) const {
-  if (sequence.is_offloaded) prefill->cancel(sequence.job.id);
-  sequence.is_offloaded = false;
-  sequence.leaving.reset();
+  if (sequence.is_on<Offloaded>()) prefill->cancel(sequence.job.id);
+  sequence.end<Offloaded>();
+  sequence.end<Leaving>();
 }
 
 std::string_view log_name(const SessionId& session) {

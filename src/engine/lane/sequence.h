@@ -8,8 +8,10 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "chat/reply/reply_stream.h"
 #include "core/event.h"
@@ -52,6 +54,17 @@ struct Leaving {
   PrefillJob job;
   SequenceSave save;
 };
+
+// The prefill lane computes the prompt.
+struct Offloaded {
+  std::int32_t tokens = 0;  // So many are computed, as far as the prefill lane has reported.
+};
+
+// The reuse is being verified.
+struct Verifying {};
+
+// The one thing that a running sequence does while it is in no plan.
+using Detour = std::variant<std::monostate, Leaving, Offloaded, Restore, Verifying>;
 
 // The draft tokens of a sequence, and their acceptance so far.
 struct Draft {
@@ -116,9 +129,28 @@ struct Sequence {
   [[nodiscard]] Token token_at(std::int32_t position) const;
   [[nodiscard]] bool was_placed() const { return times.placed != TimePoint{}; }
   [[nodiscard]] bool is_fetching() const { return resume.reading_since != TimePoint{}; }
-  // Its prompt is offloaded, its state is being restored, its reuse is being verified, or its next token is still to be chosen:
-  // it is in no plan.
-  [[nodiscard]] bool is_blocked() const { return leaving || is_offloaded || restoring || is_being_verified || is_held(); }
+  // It is on a detour, or its next token is still to be chosen: it is in no plan.
+  [[nodiscard]] bool is_blocked() const { return !std::holds_alternative<std::monostate>(detour) || is_held(); }
+  template <class T>
+  [[nodiscard]] bool is_on() const {
+    return std::holds_alternative<T>(detour);
+  }
+  // Null: it is on another detour, or on none.
+  [[nodiscard]] Leaving* leaving() { return std::get_if<Leaving>(&detour); }
+  [[nodiscard]] Offloaded* offloaded() { return std::get_if<Offloaded>(&detour); }
+  [[nodiscard]] Restore* restoring() { return std::get_if<Restore>(&detour); }
+  [[nodiscard]] const Restore* restoring() const { return std::get_if<Restore>(&detour); }
+  // Requires: it is on no detour.
+  template <class T>
+  void begin(T begun) {
+    UMA_CHECK(is_on<std::monostate>());
+    detour.emplace<T>(std::move(begun));
+  }
+  // Ends the detour, if it is this one.
+  template <class T>
+  void end() {
+    if (is_on<T>()) detour.emplace<std::monostate>();
+  }
   [[nodiscard]] bool is_held() const { return !held_logits.empty(); }
   // Its snapshot is the only copy of its state.
   [[nodiscard]] bool is_swapped_out() const { return resume.snapshot != nullptr && resume.id == 0; }
@@ -145,20 +177,15 @@ struct Sequence {
   std::size_t slot = 0;  // Valid while it runs.
   ResumePoint resume;
   Usage usage;
-  RequestShare logprobs_share;     // Memory of the reply's log probabilities; null: there are none, or they are not counted.
-  bool in_batch = false;           // A batch with one of its tokens has begun, or its slot is on the way to one.
-  bool has_rows = true;            // The next rows can be computed: no image among them waits to be encoded.
-  bool is_offloaded = false;       // The prefill lane computes its prompt.
-  bool offload_disabled = false;   // Its prompt must not be offloaded (again).
-  bool is_being_verified = false;  // Its reuse is being verified.
-  bool is_read_ahead = false;      // Its state was asked for while it waited for a slot.
-  bool has_result = false;         // Its result was reported.
-  bool is_unsound = false;         // Its logits were not finite, so it leaves the context.
-  bool is_recomputing = false;     // It is being computed again for that reason, and has no new token yet.
-  // The tokens of an offloaded prompt that are computed, as far as the prefill lane has reported.
-  std::int32_t offloaded_tokens = 0;
-  std::optional<Leaving> leaving;
-  std::optional<Restore> restoring;
+  RequestShare logprobs_share;    // Memory of the reply's log probabilities; null: there are none, or they are not counted.
+  bool in_batch = false;          // A batch with one of its tokens has begun, or its slot is on the way to one.
+  bool has_rows = true;           // The next rows can be computed: no image among them waits to be encoded.
+  bool offload_disabled = false;  // Its prompt must not be offloaded (again).
+  bool is_read_ahead = false;     // Its state was asked for while it waited for a slot.
+  bool has_result = false;        // Its result was reported.
+  bool is_unsound = false;        // Its logits were not finite, so it leaves the context.
+  bool is_recomputing = false;    // It is being computed again for that reason, and has no new token yet.
+  Detour detour;
   RequestId waits_for{};  // The request that computes a common prefix for it.
   // The tokens of its prompt that had to be computed when that was last looked at.
   std::int32_t tokens_to_compute = 0;

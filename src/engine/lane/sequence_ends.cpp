@@ -39,7 +39,7 @@ double pause_behind(const Event& terminal, const Agent& agent) {
 void SequenceEnds::finish(Sequence& sequence, FinishReason reason, std::optional<Error> error) {
   UMA_CHECK(!sequence.is_finished());
   parts_.recall(sequence);
-  sequence.restoring.reset();
+  sequence.end<Restore>();
   reuse_check_.end(sequence);
   const bool has_slot = sequence.is_running();
   leave_context(sequence);

@@ -54,7 +54,7 @@ bool Preemption::free_unused_cells() {
   if (reuse_check_.abandon()) return true;
   if (eviction_.evict_idle(kv::GiveWay::at_once)) return true;
   for (const SequencePtr& sequence : parts_.sequences) {
-    if (!sequence->is_offloaded || parts_.slot_of(*sequence).is_empty()) continue;
+    if (!sequence->is_on<Offloaded>() || parts_.slot_of(*sequence).is_empty()) continue;
     parts_.slots.drop(sequence->slot);
     return true;
   }
@@ -73,14 +73,15 @@ Sequence* Preemption::choose_victim() const {
   }
   if (running > 1) return victim;
   const auto leaving = std::find_if(parts_.sequences.rbegin(), parts_.sequences.rend(),
-                                    [](const SequencePtr& sequence) { return sequence->leaving.has_value(); });
+                                    [](const SequencePtr& sequence) { return sequence->is_on<Leaving>(); });
   return leaving == parts_.sequences.rend() ? nullptr : leaving->get();
 }
 
 // The newest sequence that is being restored; null: there is none.
 Sequence* Preemption::choose_restoring() const {
-  const auto found = std::find_if(parts_.sequences.rbegin(), parts_.sequences.rend(),
-                                  [](const SequencePtr& sequence) { return sequence->is_running() && sequence->restoring; });
+  const auto found = std::find_if(parts_.sequences.rbegin(), parts_.sequences.rend(), [](const SequencePtr& sequence) {
+    return sequence->is_running() && sequence->is_on<Restore>();
+  });
   return found == parts_.sequences.rend() ? nullptr : found->get();
 }
 
@@ -169,9 +170,9 @@ void Preemption::swap_out(Sequence& sequence) {
   if (!sequence.is_running()) return;
   kv::SnapshotPtr kept;
   sequence.resume.id = 0;
-  if (sequence.restoring) {
-    Restore restore = std::move(*sequence.restoring);
-    sequence.restoring.reset();
+  if (Restore* restoring = sequence.restoring()) {
+    Restore restore = std::move(*restoring);
+    sequence.end<Restore>();
     if (restore.report) return set_aside_prompt(sequence, std::move(*restore.report));
     sequence.resume.id = restore.id;
     kept = std::move(restore.stored);
@@ -196,7 +197,7 @@ kv::SnapshotPtr Preemption::save(Sequence& sequence) {
   eviction_.give_up_store();
   const auto slot = static_cast<std::int32_t>(sequence.slot);
   const auto save_now = [&]() -> Expected<kv::Snapshot> {
-    if (sequence.leaving) return sequence.leaving->save.finish(parts_.context, slot, parts_.pool);
+    if (Leaving* leaving = sequence.leaving()) return leaving->save.finish(parts_.context, slot, parts_.pool);
     auto reserved = parts_.reserve(state_reservation_bytes(parts_.context, slot), kv::GiveWay::at_once);
     if (!reserved) return fail(ErrorCode::limit_wait, "there is no free memory for it");
     return save_sequence(parts_.context, slot, parts_.slot_of(sequence).tokens, sequence.job.adapters, parts_.pool,
@@ -233,7 +234,7 @@ void Preemption::clear_context() {
     if (!sequence->is_running()) continue;
     if (sequence->is_unsound) {
       restart_unsound(*sequence);
-    } else if (sequence->is_offloaded) {
+    } else if (sequence->is_on<Offloaded>()) {
       parts_.slots.drop(sequence->slot);
     } else {
       swap_out(*sequence);

@@ -82,7 +82,7 @@ bool PrefillOffload::offload(Sequence& sequence) {
     job.reservation = std::move(*reserved);
     parts_.send(sequence, std::move(job));
   } else {
-    sequence.leaving.emplace(std::move(job), SequenceSave(parts_.context, slot.tokens, slot.adapters, std::move(*reserved)));
+    sequence.begin(Leaving{std::move(job), SequenceSave(parts_.context, slot.tokens, slot.adapters, std::move(*reserved))});
   }
   return true;
 }
@@ -92,7 +92,7 @@ void PrefillOffload::accept(PrefillReport report) {
   Sequence* found = parts_.sequences.find(report.id);
   // A report may come from an earlier offload, after which the request was swapped out. It is still of use, unless the chain or
   // its slot has changed meanwhile.
-  const bool is_awaited = found != nullptr && (found->is_offloaded || found->leaving);
+  const bool is_awaited = found != nullptr && (found->is_on<Offloaded>() || found->is_on<Leaving>());
   const bool is_stale =
       is_awaited && report.snapshot &&
       (!is_beginning_of(report.snapshot->tokens, found->chain) || size_of(report.snapshot->tokens) <= parts_.cached(*found));
@@ -103,7 +103,7 @@ void PrefillOffload::accept(PrefillReport report) {
   Sequence& sequence = *found;
   if (report.began != TimePoint{}) sequence.enter_batch(report.began, parts_.stats);
   if (!report.is_final()) {
-    sequence.offloaded_tokens = report.tokens_done;
+    if (Offloaded* offloaded = sequence.offloaded()) offloaded->tokens = report.tokens_done;
     if (sequence.job.wants_progress) runner_.report_progress(sequence, report.tokens_done);
     return;
   }
@@ -125,7 +125,7 @@ void PrefillOffload::accept_prompt(Sequence& sequence, PrefillReport report) {
   if (!preemption_.free_cells_of_others(sequence, tokens - parts_.cached(sequence))) {
     return preemption_.set_aside_prompt(sequence, std::move(report));
   }
-  sequence.restoring = Restore{.report = std::move(report), .stored = nullptr, .tokens_wanted = tokens, .pieces_loaded = kept};
+  sequence.begin(Restore{.report = std::move(report), .stored = nullptr, .tokens_wanted = tokens, .pieces_loaded = kept});
 }
 
 }  // namespace uma::engine

@@ -16,7 +16,7 @@ namespace {
 constexpr TraceKind kRestoreSpan{.name = "restore", .numbers = {"bytes", "request"}};
 
 bool is_moved(const SequencePtr& sequence) {
-  return sequence->is_running() && (sequence->leaving || sequence->restoring);
+  return sequence->is_running() && (sequence->is_on<Leaving>() || sequence->is_on<Restore>());
 }
 
 }  // namespace
@@ -32,7 +32,8 @@ bool StateMoves::advance() {
   std::vector<std::pair<double, Sequence*>> moving;
   for (const SequencePtr& sequence : parts_.sequences) {
     if (!is_moved(sequence)) continue;
-    const std::int32_t ready = sequence->restoring ? sequence->restoring->tokens_wanted : parts_.cached(*sequence);
+    const Restore* restore = sequence->restoring();
+    const std::int32_t ready = restore != nullptr ? restore->tokens_wanted : parts_.cached(*sequence);
     moving.emplace_back(planner_.prompt_rank(*sequence, size_of(sequence->chain) - ready, now), sequence.get());
   }
   if (moving.empty()) return false;
@@ -40,7 +41,7 @@ bool StateMoves::advance() {
   const ContextCalls::PrefillPause pause(calls_);
   const TimePoint until = parts_.clock.now() + from_ms(planner_.someone_decodes() ? kBesideStreamsMs : kAloneMs);
   for (const auto& [rank, sequence] : moving) {
-    ends_.contain(*sequence, [&, moved = sequence] { moved->leaving ? save(*moved, until) : load(*moved, until); });
+    ends_.contain(*sequence, [&, moved = sequence] { moved->is_on<Leaving>() ? save(*moved, until) : load(*moved, until); });
     if (parts_.clock.now() >= until) break;
   }
   return true;
@@ -48,26 +49,26 @@ bool StateMoves::advance() {
 
 // Saves at least one piece. After the last one the prompt is sent to the prefill lane.
 void StateMoves::save(Sequence& sequence, TimePoint until) {
-  Leaving& leaving = *sequence.leaving;
+  Leaving& leaving = *sequence.leaving();
   // The deadline is only for waiting in the queue.
   sequence.enter_batch(parts_.clock.now(), parts_.stats);
   if (const auto saved = contain([&] { return parts_.save_pieces(leaving.save, sequence.slot, until); }); !saved) {
     log_warning("request {}: its state could not be saved ({}), so the lane computes the prompt in its own context",
                 sequence.job.id.value, saved.error().message);
     sequence.offload_disabled = true;
-    sequence.leaving.reset();
+    sequence.end<Leaving>();
     return;
   }
   if (!leaving.save.is_complete()) return;
   PrefillJob job = std::move(leaving.job);
   job.snapshot = leaving.save.take(parts_.pool);
-  sequence.leaving.reset();
+  sequence.end<Leaving>();
   parts_.send(sequence, std::move(job));
 }
 
 // Loads at least one piece.
 void StateMoves::load(Sequence& sequence, TimePoint until) {
-  Restore& restore = *sequence.restoring;
+  Restore& restore = *sequence.restoring();
   const std::size_t index = sequence.slot;
   const auto slot = static_cast<std::int32_t>(index);
   const std::size_t wanted = restore.pieces_wanted();
@@ -104,19 +105,19 @@ void StateMoves::load(Sequence& sequence, TimePoint until) {
 // The snapshot could not be loaded: the tokens are computed instead.
 void StateMoves::refuse(Sequence& sequence, const Error& error) {
   log_warning("request {}: a state of {} tokens could not be loaded and is computed again: {}", sequence.job.id.value,
-              sequence.restoring->tokens_wanted, error.message);
-  if (sequence.restoring->report) {
+              sequence.restoring()->tokens_wanted, error.message);
+  if (sequence.restoring()->report) {
     sequence.offload_disabled = true;
   } else {
     sequence.refuse_stored();
   }
-  sequence.restoring.reset();
+  sequence.end<Restore>();
 }
 
 // The whole snapshot is in the slot. A whole prompt comes with the logits for its first token.
 void StateMoves::end_load(Sequence& sequence) {
-  Restore restore = std::move(*sequence.restoring);
-  sequence.restoring.reset();
+  Restore restore = std::move(*sequence.restoring());
+  sequence.end<Restore>();
   (void)parts_.slots.cut(sequence.slot, static_cast<std::size_t>(restore.tokens_wanted));
   if (restore.report) {
     parts_.stats.handover.record_ms(restore.ms);

@@ -64,7 +64,7 @@ void Admission::expire(TimePoint now) {
       }
       if (now >= sequence.job.timeout) {
         ends_.finish(sequence, FinishReason::timeout);
-      } else if (!sequence.in_batch && !sequence.is_being_verified && now >= sequence.job.deadline) {
+      } else if (!sequence.in_batch && !sequence.is_on<Verifying>() && now >= sequence.job.deadline) {
         if (!queue) queue = sorted_queue(now);
         const auto before = std::ranges::lower_bound(*queue, order_of(sequence, now), {}, &std::pair<Order, Sequence*>::first);
         fail_waiting(sequence, before - queue->begin());
@@ -188,8 +188,10 @@ bool Admission::leaves_last_slot(const Sequence& next, const PrefixHit& hit, std
   bool waits = false;
   for (const SequencePtr& each : parts_.sequences) {
     if (each->job.is_background) return false;  // It gives way.
-    if (!each->is_offloaded && !each->leaving) continue;
-    waits = waits || size_of(each->chain) - std::max(each->offloaded_tokens, parts_.cached(*each)) <= tokens;
+    const Offloaded* offloaded = each->offloaded();
+    if (offloaded == nullptr && !each->is_on<Leaving>()) continue;
+    const std::int32_t computed = offloaded == nullptr ? 0 : offloaded->tokens;
+    waits = waits || size_of(each->chain) - std::max(computed, parts_.cached(*each)) <= tokens;
   }
   return waits;
 }

@@ -10,7 +10,7 @@ namespace uma::engine {
 namespace {
 
 SlotState state_of(const Sequence& sequence) {
-  if (sequence.restoring) return SlotState::restore;
+  if (sequence.is_on<Restore>()) return SlotState::restore;
   return sequence.generated() == 0 ? SlotState::prefill : SlotState::decode;
 }
 
@@ -54,7 +54,8 @@ void LaneActivityBoard::add_slots(LaneActivity& activity) const {
     slot.tenant = sequence->job.flow.tenant;
     slot.agent = sequence->job.agent;
     slot.prompt_tokens = sequence->prompt_tokens;
-    if (sequence->is_offloaded) slot.tokens = std::max<std::int64_t>(slot.tokens, sequence->offloaded_tokens);
+    if (const Offloaded* offloaded = sequence->offloaded())
+      slot.tokens = std::max<std::int64_t>(slot.tokens, offloaded->tokens);
   }
 }
 

@@ -102,8 +102,8 @@ bool Placement::place(Sequence& sequence, PrefixHit hit, TimePoint now) {
   sequence.times.placed = now;
   log_debug("request {} session {} seq {}: placed with {} of {} tokens cached, {} to restore", sequence.job.id.value,
             log_name(sequence.job.session), *index, slot.tokens.size(), sequence.chain.size(),
-            sequence.restoring ? sequence.restoring->tokens_wanted : 0);
-  if (!sequence.restoring) reuse_check_.begin(sequence, 0);
+            sequence.is_on<Restore>() ? sequence.restoring()->tokens_wanted : 0);
+  if (!sequence.is_on<Restore>()) reuse_check_.begin(sequence, 0);
   return true;
 }
 
@@ -137,16 +137,16 @@ void Placement::fill_slot(Sequence& sequence, const PrefixHit& hit) {
       return;
     }
     case PrefixHit::Kind::snapshot:
-      sequence.restoring = Restore{.report = std::nullopt,
-                                   .stored = sequence.resume.snapshot,
-                                   .id = sequence.resume.id,
-                                   .tokens_wanted = hit.tokens_count,
-                                   .ms = sequence.resume.read_ms};
+      sequence.begin(Restore{.report = std::nullopt,
+                             .stored = sequence.resume.snapshot,
+                             .id = sequence.resume.id,
+                             .tokens_wanted = hit.tokens_count,
+                             .ms = sequence.resume.read_ms});
       return;
     case PrefixHit::Kind::store:
       (void)parts_.options.store->take(hit.stored.id);
-      sequence.restoring =
-          Restore{.report = std::nullopt, .stored = hit.held, .id = hit.stored.id, .tokens_wanted = hit.tokens_count};
+      sequence.begin(
+          Restore{.report = std::nullopt, .stored = hit.held, .id = hit.stored.id, .tokens_wanted = hit.tokens_count});
   }
 }
 
@@ -182,7 +182,8 @@ void Placement::write_receipt(Sequence& sequence, const PrefixHit& hit, bool had
   const bool is_here = hit.kind == PrefixHit::Kind::slot;
   const bool is_session = !sequence.job.session.empty();
   usage.prompt_tokens = sequence.prompt_tokens;
-  usage.reused_tokens = sequence.restoring ? sequence.restoring->tokens_wanted : size_of(slot.tokens);
+  const Restore* restore = sequence.restoring();
+  usage.reused_tokens = restore != nullptr ? restore->tokens_wanted : size_of(slot.tokens);
   usage.recomputed_tokens = usage.prompt_tokens - usage.reused_tokens;
   if (usage.reused_tokens == 0) {
     usage.reuse_reason = sequence.resume.is_refused ? "refused"

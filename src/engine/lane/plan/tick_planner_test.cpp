@@ -186,7 +186,7 @@ class TickPlannerAlone : public ::testing::Test {
 TEST_F(TickPlannerAlone, SeesWhatCanBeComputed) {
   add(20, 5);
   add(20, 19, 3);
-  add(20, 5).is_offloaded = true;
+  add(20, 5).begin(Offloaded());
   add(20, 5).state = Sequence::State::waiting;
   planner_.build_views(clock_.now());
   ASSERT_EQ(planner_.views().size(), 2u);

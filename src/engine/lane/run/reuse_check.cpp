@@ -64,12 +64,12 @@ void ReuseCheck::begin(Sequence& sequence, kv::StateId state) {
     return calls_.set_unsound();
   }
   verifier_.begin(std::move(reuse));
-  sequence.is_being_verified = true;
+  sequence.begin(Verifying());
 }
 
 Sequence& ReuseCheck::verified() const {
   const auto found =
-      std::ranges::find_if(parts_.sequences, [](const SequencePtr& sequence) { return sequence->is_being_verified; });
+      std::ranges::find_if(parts_.sequences, [](const SequencePtr& sequence) { return sequence->is_on<Verifying>(); });
   UMA_CHECK(found != parts_.sequences.end());
   return **found;
 }
@@ -114,8 +114,8 @@ void ReuseCheck::take_outcome(Sequence& sequence, double distance) {
 }
 
 void ReuseCheck::end(Sequence& sequence) {
-  if (!sequence.is_being_verified) return;
-  sequence.is_being_verified = false;
+  if (!sequence.is_on<Verifying>()) return;
+  sequence.end<Verifying>();
   verifier_.end();
   parts_.slots.set_spare_rows(0);
   // The deadline is only for waiting in the queue.
@@ -168,7 +168,7 @@ void ReuseCheck::forget_prefix(std::span<const Token> tokens, const kv::PrefixQu
   for (const SequencePtr& one : parts_.sequences) {
     if (!may_use(*one, tokens)) continue;
     parts_.recall(*one);
-    one->restoring.reset();
+    one->end<Restore>();
     one->held_logits.clear();
     parts_.slots.drop(one->slot);
     if (one->usage.reused_tokens > 0) one->count_recomputed();
@@ -177,20 +177,21 @@ void ReuseCheck::forget_prefix(std::span<const Token> tokens, const kv::PrefixQu
 
 // Whether cells or a state of these tokens are in use by a sequence that can still be computed again.
 bool ReuseCheck::may_use(const Sequence& sequence, std::span<const Token> tokens) const {
-  if (!sequence.is_running() || sequence.is_being_verified || sequence.generated() > 0 || !sequence.job.images.empty())
+  if (!sequence.is_running() || sequence.is_on<Verifying>() || sequence.generated() > 0 || !sequence.job.images.empty())
     return false;
   std::int32_t reused = parts_.cached(sequence);
-  if (sequence.is_offloaded || (sequence.restoring && sequence.restoring->report)) {
+  const Restore* restore = sequence.restoring();
+  if (sequence.is_on<Offloaded>() || (restore != nullptr && restore->report)) {
     reused = sequence.usage.reused_tokens;
-  } else if (sequence.restoring) {
-    reused = sequence.restoring->tokens_wanted;
+  } else if (restore != nullptr) {
+    reused = restore->tokens_wanted;
   }
   return reused >= static_cast<std::int32_t>(tokens.size()) && kv::common_prefix(sequence.chain, tokens) == tokens.size();
 }
 
 void ReuseCheck::check_invariants() const {
   const auto verified =
-      std::ranges::count_if(parts_.sequences, [](const SequencePtr& sequence) { return sequence->is_being_verified; });
+      std::ranges::count_if(parts_.sequences, [](const SequencePtr& sequence) { return sequence->is_on<Verifying>(); });
   UMA_CHECK(verified == (verifier_.current() ? 1 : 0));
   UMA_CHECK(!verifier_.current() || parts_.context.sequence_length(parts_.shape().spare) == verifier_.rows_done());
 }
