@@ -46,13 +46,14 @@ def text_files(root):
                 yield path, path.read_text(encoding="utf-8", errors="replace")
 
 
+def anchor_of(heading):
+    """Returns the name of a heading in links: lower case, without punctuation, hyphens for spaces."""
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading.strip("# ")).lower()
+    return re.sub(r" ", "-", re.sub(r"[^\w\- ]", "", plain))
+
+
 def anchors_of(path):
-    """Returns the names of a page's headings in links: lower case, without punctuation, hyphens for spaces."""
-    found = set()
-    for heading in re.findall(r"^#+ +(.*?) *$", FENCE.sub("", path.read_text()), re.MULTILINE):
-        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
-        found.add(re.sub(r" ", "-", re.sub(r"[^\w\- ]", "", plain)))
-    return found
+    return {anchor_of(heading) for heading in re.findall(r"^#+ +.*$", FENCE.sub("", path.read_text()), re.MULTILINE)}
 
 
 def missing_page(root, path, name):
@@ -121,6 +122,27 @@ def sources(*folders):
 def words_in_code(text):
     """Returns every word in the code spans and blocks of a page."""
     return set(re.findall(r"\w+", " ".join(CODE.findall(text))))
+
+
+class FirstPage(unittest.TestCase):
+    def test_its_figures_are_those_of_the_pages_that_it_cites(self):
+        numbers = re.compile(r"\d[\d,.]*\d|\d")
+        cited = 0
+        for row in re.findall(r"^\| .*\|$", read("README.md"), re.MULTILINE):
+            what, ours, theirs = row.split("|")[1:4]
+            command, link = re.search(r"`(script/bench compare \w+)`", ours), re.search(r"\((docs/\w+\.md)#([\w-]+)\)", ours)
+            if not command and not link:
+                continue
+            page = read(link[1] if link else "docs/BENCHMARKS.md")
+            sections = re.split(r"^(?=#+ )", page, flags=re.MULTILINE)
+            source = [part for part in sections if (command and re.search(command[1] + r"\b", part))
+                      or (link and link[2] == anchor_of(part.partition("\n")[0]))]
+            known = set(numbers.findall("\n".join(source)))
+            shown = set(numbers.findall(re.sub(r"`[^`]*`|\[[^]]*\]\([^)]*\)", "", ours + theirs)))
+            self.assertGreater(len(shown), 1, what)
+            self.assertEqual(set(), shown - known, what)
+            cited += 1
+        self.assertGreater(cited, 3)
 
 
 class References(unittest.TestCase):

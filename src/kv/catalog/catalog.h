@@ -157,6 +157,7 @@ class Catalog {
   // Call it before the thread of step() starts. `on_news` is called, from any thread, when changes() should be asked for at
   // once, such as when another daemon wants a session of this one. It may come late or never, so changes() is asked for now and
   // then.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): a shared catalog keeps it.
   virtual void call_on_news(std::function<void()> /*on_news*/) {}
   // Gives a session up, whether or not the daemon knows that it owns it.
   virtual void give_up(const SessionId& /*id*/) {}
