@@ -22,7 +22,7 @@ namespace {
 
 // Approximate bytes of a waiting generation besides its request: its sink, sampler and parser.
 constexpr std::size_t kGenerationBytes = 16'384;
-constexpr int kPatientNiceness = 15;  // Niceness of threads that take the time that nobody else wants.
+constexpr int kPatientNiceness = 10;  // They get about a tenth of a busy core.
 constexpr int kTextThreads = 4;  // They share the cores by the system's turns, so that a long job delays no other thread's.
 
 // The loop of a thread of the work pool.

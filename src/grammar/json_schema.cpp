@@ -499,11 +499,7 @@ class JsonRules::Compiler {
     if (keys.additional != false || !keys.by_pattern.empty()) keys.others = TextConditions{};
     // A required property without a schema has the schema of additional properties, if no pattern matches it.
     for (const std::string& key : keys.required) {
-      if (keys.listed.contains(key)) continue;
-      const bool is_additional = additional != nullptr && std::ranges::none_of(keys.by_pattern, [&](const auto& each) {
-                                   return matches_key(each.first, key, path);
-                                 });
-      keys.listed[key] = is_additional ? *additional : boost::json::value(true);
+      if (!keys.listed.contains(key)) keys.listed[key] = additional == nullptr ? true : additional_for(key, keys, path);
     }
     apply_key_names(keys, schema, path);
     apply_key_patterns(keys, path);
@@ -546,7 +542,7 @@ class JsonRules::Compiler {
       if (append_values(*names, place, values, 0)) {
         for (const boost::json::value& name : values) {
           if (keys.others && name.is_string() && !keys.listed.contains(name.get_string()))
-            keys.listed[name.get_string()] = keys.additional;
+            keys.listed[name.get_string()] = additional_for(name.get_string(), keys, path);
         }
       } else {
         left_out_.add(place, "has too many alternatives");
@@ -560,6 +556,12 @@ class JsonRules::Compiler {
 
   bool matches_key(const Pattern& pattern, std::string_view key, const std::string& path) {
     return checker_.matches_all({pattern}, key, below(path, "patternProperties")).value_or(false);
+  }
+
+  // The schema of a key that is not listed, without those of patterns: any value if one matches it.
+  boost::json::value additional_for(std::string_view key, const Keys& keys, const std::string& path) {
+    const auto matches = [&](const auto& each) { return matches_key(each.first, key, path); };
+    return std::ranges::any_of(keys.by_pattern, matches) ? boost::json::value(true) : keys.additional;
   }
 
   // Listed keys have the schemas of the patterns that they match, too.

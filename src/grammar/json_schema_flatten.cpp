@@ -494,17 +494,23 @@ void SchemaFlattener::merge_patterns(boost::json::object& both, const boost::jso
   if (!all.empty()) both[kMorePatterns] = std::move(all);
 }
 
+bool SchemaFlattener::matches_key(std::string_view pattern, std::string_view key, const std::string& path) {
+  constexpr std::uint64_t kUnits = 16;  // Reading a pattern and building its automaton.
+  charge(kUnits + pattern.size() + key.size(), path);
+  return matches_key_(pattern, key, below(path, "patternProperties"));
+}
+
 // A property that only one schema's patterns match is an additional one of the other, unless that lists it: then what the other
-// says of additional ones is left out, since a pattern has one schema for all keys.
+// says of additional ones is left out, since a pattern has one schema for all keys. Two different patterns are taken to match
+// different keys.
 void SchemaFlattener::merge_pattern_properties(boost::json::object& both, const boost::json::object& left,
                                                const boost::json::object& right, const std::string& path) {
-  const std::string place = below(path, "patternProperties");
   const auto lists_a_match = [&](const boost::json::object& schema, std::string_view pattern) {
     const boost::json::value* listed = schema.if_contains("properties");
-    if (listed == nullptr || !schema.contains("additionalProperties")) return false;
-    charge(listed->get_object().size(), place);
-    return std::ranges::any_of(
-        listed->get_object(), [&](const auto& member) { return matches_key_(pattern, std::string_view(member.key()), place); });
+    const boost::json::value* additional = schema.if_contains("additionalProperties");
+    if (listed == nullptr || additional == nullptr || *additional == true) return false;
+    return std::ranges::any_of(listed->get_object(),
+                               [&](const auto& member) { return matches_key(pattern, std::string_view(member.key()), path); });
   };
   boost::json::object merged;
   const auto add_all = [&](const boost::json::object& from, const boost::json::object& other) {
@@ -514,7 +520,7 @@ void SchemaFlattener::merge_pattern_properties(boost::json::object& both, const 
     for (const auto& [pattern, schema] : patterns->get_object()) {
       const boost::json::value* second = others == nullptr ? nullptr : others->get_object().if_contains(pattern);
       if (second == nullptr && lists_a_match(other, pattern)) {
-        left_out_.add(place, "matches a property that is listed beside additionalProperties");
+        left_out_.add(below(path, "patternProperties"), "matches a property that is listed beside additionalProperties");
       } else if (second == nullptr) {
         second = other.if_contains("additionalProperties");
       }
@@ -549,18 +555,17 @@ boost::json::value SchemaFlattener::both_of(const boost::json::value& a, const b
 }
 
 const boost::json::value* SchemaFlattener::additional_for(std::string_view key, const boost::json::object& schema,
-                                                          const std::string& path) const {
+                                                          const std::string& path) {
   const boost::json::value* additional = schema.if_contains("additionalProperties");
   const boost::json::value* patterns = schema.if_contains("patternProperties");
   if (additional == nullptr || patterns == nullptr) return additional;
-  const bool has_pattern = std::ranges::any_of(patterns->get_object(), [&](const auto& member) {
-    return matches_key_(std::string_view(member.key()), key, below(path, "patternProperties"));
-  });
+  const bool has_pattern = std::ranges::any_of(
+      patterns->get_object(), [&](const auto& member) { return matches_key(std::string_view(member.key()), key, path); });
   return has_pattern ? nullptr : additional;
 }
 
 void SchemaFlattener::merge_properties(boost::json::object& both, const boost::json::object& left,
-                                       const boost::json::object& right, const std::string& path) const {
+                                       const boost::json::object& right, const std::string& path) {
   const boost::json::value* additional_left = left.if_contains("additionalProperties");
   const boost::json::value* additional_right = right.if_contains("additionalProperties");
   const boost::json::object empty;

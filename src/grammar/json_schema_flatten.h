@@ -62,9 +62,11 @@ class SchemaFlattener {
   static boost::json::value both_of(const boost::json::value& a, const boost::json::value& b);
   // The schema of a key that the schema's properties do not list, without those of patterns; null: none.
   [[nodiscard]] const boost::json::value* additional_for(std::string_view key, const boost::json::object& schema,
-                                                         const std::string& path) const;
+                                                         const std::string& path);
+  // Charges for the work of matches_key_.
+  [[nodiscard]] bool matches_key(std::string_view pattern, std::string_view key, const std::string& path);
   void merge_properties(boost::json::object& both, const boost::json::object& left, const boost::json::object& right,
-                        const std::string& path) const;
+                        const std::string& path);
   static void merge_items(boost::json::object& both, const boost::json::object& left, const boost::json::object& right);
   static void merge_patterns(boost::json::object& both, const boost::json::object& left, const boost::json::object& right);
   void merge_pattern_properties(boost::json::object& both, const boost::json::object& left, const boost::json::object& right,

@@ -13,7 +13,6 @@ import contextlib
 import pathlib
 import random
 import shutil
-import statistics
 import sys
 import threading
 import time
@@ -160,24 +159,19 @@ def costs(minutes):
             continue
         # Answers without a stream are computed at a lower priority than streams, and feel a busy machine first.
         is_stream = bool(reports[0][0]["gaps_ms"])
-        first_ms = [[percentile(report["first_ms"], 0.99) for report in pair] for pair in reports]
-        ratio = statistics.median(hurt / quiet for quiet, hurt in first_ms)
-        problems += compare(kind, "99th percentile of the first piece, in the median round", ratio, 1.5 if is_stream else 2)
-        if is_stream:
-            quiet, hurt = (max(max(pair[at]["gaps_ms"]) for pair in reports) for at in (0, 1))
-            problems += compare(kind, f"worst pause of all, {quiet:.0f} ms quiet and {hurt:.0f} ms beside them", hurt / quiet, 2)
+        for what, share, bound in (("first_ms", 0.99, 1.5 if is_stream else 2), ("gaps_ms", 1, 2)):
+            quiet, hurt = (percentile([ms for pair in reports for ms in pair[at][what]], share) for at in (0, 1))
+            if quiet > 0:
+                name = "99th percentile of the first piece" if what == "first_ms" else "worst pause"
+                told = f"{kind}: {name} {quiet:.1f} ms quiet, {hurt:.1f} ms beside the attackers: {hurt / quiet:.2f} ×"
+                print("  " + told)
+                if hurt > bound * quiet:
+                    problems.append(f"{told}, more than {bound}")
         replies, waited = ([sum(pair[at][what] for pair in reports) for at in (0, 1)] for what in ("replies", "waited"))
         print(f"  {kind}: {replies[0]} and {replies[1]} replies, {waited[1]} refused for now")
     growths = [max(growth for _, growth in side) / arena.MIB for side in zip(*turns)]
     print(f"  memory above the start: {growths[0]:.0f} MiB quiet, {growths[1]:.0f} MiB beside them", flush=True)
     return problems
-
-
-def compare(kind, what, ratio, bound):
-    """Prints the ratio and returns the problem, if there is one."""
-    told = f"{kind}: {what}: {ratio:.2f} × beside the attackers"
-    print("  " + told)
-    return [f"{told}, more than {bound}"] if ratio > bound else []
 
 
 def check_lives(ground, memory, heard, start_rss, end_rss):

@@ -54,7 +54,7 @@ namespace {
 // some seconds.
 constexpr rlim_t kMediaCpuSecondsMax = 30;
 constexpr rlim_t kMediaDataBytesMax = rlim_t{1536} << 20;
-constexpr int kMediaNiceness = 10;                            // Streams go first.
+constexpr int kMediaNiceness = 5;                             // Streams go first.
 constexpr Duration kMediaPatience = std::chrono::minutes(2);  // On a machine that is busy.
 constexpr Duration kEndPatience = std::chrono::seconds(1);    // A process that has answered ends at once.
 constexpr std::uint64_t kTextBytesMax = 1000;

@@ -68,8 +68,8 @@ WorkPool::Threads WorkPool::threads_for(const TenantId& id, const Tenant& tenant
   if (kind == kFile) return Threads::files;
   const std::size_t bytes = tenant.jobs[kind].front().bytes;
   const auto anyone = [](const Tenant&) { return true; };
-  const bool is_patient =
-      bytes >= kHugeBytes || (bytes >= kLargeBytes && another_asks(id, now, anyone)) || uses_much(id, tenant, now);
+  const bool is_large = bytes >= kLargeBytes && patient_ < kPatientMax && another_asks(id, now, anyone);
+  const bool is_patient = bytes >= kHugeBytes || is_large || uses_much(id, tenant, now);
   return is_patient ? Threads::patient : Threads::texts;
 }
 

@@ -27,14 +27,13 @@ namespace uma {
 // A pool of threads, which call step(): the engine owns them. The tenant whose jobs took the least CPU time lately goes first.
 // At most one job with a short text, one with a long text and one that reads a file of a tenant run at a time, each kind in the
 // order of arrival. Long ones leave a thread to the short ones, and files, which other processes decode, have threads beside
-// them. Threads of a lower priority, which take only the time that nobody else wants, run huge texts and, while another tenant
-// asks, large ones and those of a tenant that has used much more CPU time in the last second. So one tenant's jobs delay only
-// its own.
+// them. Threads of a lower priority run huge texts and, while another tenant asks, those of a tenant that has used much more
+// CPU time in the last second, and large ones, if such a thread is free. So one tenant's jobs delay only its own.
 class WorkPool {
  public:
   using Job = MoveOnlyFunction<void()>;
   static constexpr std::size_t kLongBytes = 32'768;
-  static constexpr std::size_t kLargeBytes = 128 << 10;  // Tens of milliseconds of tokenizing.
+  static constexpr std::size_t kLargeBytes = 256 << 10;  // A tenth of a second of tokenizing.
   static constexpr std::size_t kHugeBytes = 4 << 20;
 
   // Which threads call: those for texts, those for files, those of a lower priority, or threads for all jobs, as in tests.

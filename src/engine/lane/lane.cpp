@@ -151,7 +151,7 @@ StepOutcome Lane::tick() {
   Sequence* image = images_.stop_at_images(planner_.views());
   const auto until = planner_.begin_tick(clock_.now(), image != nullptr);
   if (until && image == nullptr) return end_step(has_moved || has_saved, *until);
-  if (image != nullptr && !until && !planner_.is_turn_of_image()) image = nullptr;
+  if (image != nullptr && !planner_.is_turn_of_image(until.has_value())) image = nullptr;
   calls_.watch_load(clock_.now());
   (void)calls_.take_lost_tokens();
   const bool has_verified = reuse_check_.run(planner_.tick_target_ms());

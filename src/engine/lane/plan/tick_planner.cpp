@@ -78,7 +78,8 @@ std::optional<TimePoint> TickPlanner::begin_tick(TimePoint now, bool has_image) 
   return wait_ms ? std::optional(now + from_ms(*wait_ms)) : std::nullopt;
 }
 
-bool TickPlanner::is_turn_of_image() {
+bool TickPlanner::is_turn_of_image(bool is_alone) {
+  if (is_alone) return image_was_last_ = true;
   const auto is_prompt = [](const sched::SequenceView& view) { return !view.decodes; };
   if (!someone_decodes() || std::ranges::none_of(views_, is_prompt)) return true;
   image_was_last_ = !image_was_last_;

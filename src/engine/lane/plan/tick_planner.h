@@ -28,8 +28,8 @@ class TickPlanner {
   // for the prefill lane whether the streams are about to compute; `has_image`: an image is about to be computed.
   [[nodiscard]] std::optional<TimePoint> begin_tick(TimePoint now, bool has_image);
   // Beside streams, a tick computes rows of prompts or of an image, in turns. True: those of the image; the views of prompts
-  // are removed.
-  [[nodiscard]] bool is_turn_of_image();
+  // are removed. `is_alone`: the tick has no other rows.
+  [[nodiscard]] bool is_turn_of_image(bool is_alone);
   // Chooses the rows of the tick. `spent_ms`: the part of the tick's time that is used already; `is_idle`: no time is left for
   // rows.
   [[nodiscard]] sched::BatchPlan& plan(double spent_ms, bool is_idle);
