@@ -1,4 +1,6 @@
-include(GoogleTest)
+if(UMA_TESTS)
+  include(GoogleTest)
+endif()
 
 # uma_keep_platform(LIST): leaves out the sources of other platforms. A file *_linux.cpp uses what only Linux has; *_portable.cpp,
 # if it exists, is its twin for every other system.
@@ -42,7 +44,11 @@ endfunction()
 # script/test runs those of a label together (default: unit).
 # The environment variable UMA_TEST_MODEL names the tiny random-weight model that the build makes, the macro UMA_SHIPPED_MODEL
 # the model that ships with umad. There is only one environment variable, because ctest would get only the first of several.
+# Without UMA_TESTS it does nothing.
 function(uma_test name)
+  if(NOT UMA_TESTS)
+    return()
+  endif()
   cmake_parse_arguments(TEST "" "LABEL" "SOURCES;LIBRARIES" ${ARGN})
   if(NOT TEST_LABEL)
     set(TEST_LABEL unit)
