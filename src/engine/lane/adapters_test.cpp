@@ -127,12 +127,13 @@ TEST_F(Adapters, AStoredStateIsReusedOnlyWithItsOwnSet) {
 
 TEST_F(Adapters, TheFamiliesOfSetsAreLimited) {
   make_with_store(with_adapters({}));
-  StateFamilies families(&store_, "model|settings", true);
-  EXPECT_NE(families.of({}), 0U);
-  for (std::size_t i = 0; i < StateFamilies::kSetsMax; ++i) EXPECT_NE(families.of(set({{0, 1 + static_cast<float>(i)}})), 0U);
-  EXPECT_EQ(families.of(set({{1, 1}})), 0U);
-  EXPECT_EQ(families.of(set({{0, 1}})), families.of(set({{0, 1}})));
-  EXPECT_NE(families.of(set({{0, 1}})), families.base());
+  StateMemory states(&store_, "model|settings", true);
+  EXPECT_NE(states.family_of({}), 0U);
+  for (std::size_t i = 0; i < StateMemory::kSetsMax; ++i)
+    EXPECT_NE(states.family_of(set({{0, 1 + static_cast<float>(i)}})), 0U);
+  EXPECT_EQ(states.family_of(set({{1, 1}})), 0U);
+  EXPECT_EQ(states.family_of(set({{0, 1}})), states.family_of(set({{0, 1}})));
+  EXPECT_NE(states.family_of(set({{0, 1}})), states.base_family());
 }
 
 }  // namespace

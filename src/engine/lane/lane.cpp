@@ -14,60 +14,55 @@ namespace {
 
 constexpr TraceKind kTickSpan{.name = "tick", .numbers = {"sequences", "running", "cells_used"}};
 
+LaneOptions with_stats(LaneOptions options) {
+  if (options.stats == nullptr) options.stats = std::make_shared<LaneStats>();
+  return options;
+}
+
 }  // namespace
 
 Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::unique_ptr<llm::Context> prefill_context,
            const llm::Vocab& vocab, const Clock& clock, OnResult on_result)
-    : options_(std::move(options)),
+    : options_(with_stats(std::move(options))),
+      vocab_(vocab),
       clock_(clock),
       context_(std::move(context)),
-      stats_(options_.stats != nullptr ? options_.stats : std::make_shared<LaneStats>()),
       cores_(options_.threads, options_.threads_beside_prefill, options_.workers),
       bandwidth_(options_.bmt_budget_gbps * 1e9),
       slots_(*context_, !options_.is_reproducible),
-      families_(options_.store, state_identity(), shape().can_truncate),
+      states_(options_.store, state_identity(), shape().can_truncate),
       parts_{.options = options_,
-             .vocab = vocab,
              .clock = clock_,
              .context = *context_,
-             .families = families_,
-             .pool = options_.store != nullptr ? options_.store->pool() : own_pool_,
-             .stats = *stats_,
-             .cores = cores_,
-             .bandwidth = bandwidth_,
-             .inbox = inbox_,
-             .prefill = prefill_lane_,
-             .step_model = step_model_,
-             .shares = shares_,
-             .slot_shares = slot_shares_,
-             .recent_work = recent_work_,
-             .transfer = transfer_,
+             .costs = costs_,
+             .tenants = tenants_,
+             .states = states_,
              .sequences = sequences_,
              .slots = slots_},
-      targets_(options_, step_model_),
-      calls_(parts_),
+      targets_(options_, costs_.step_model),
+      calls_(parts_, cores_, bandwidth_),
       eviction_(parts_),
       reuse_check_(parts_, calls_),
       ends_(parts_, eviction_, reuse_check_, std::move(on_result)),
       shifter_(parts_, ends_),
-      sampler_(parts_, calls_, ends_, shifter_, targets_),
+      sampler_(parts_, calls_, ends_, shifter_, targets_, vocab),
       preemption_(parts_, eviction_, reuse_check_, ends_, sampler_),
       prefix_copy_(parts_, calls_, eviction_, reuse_check_),
-      writer_(parts_, calls_),
+      writer_(parts_, calls_, inbox_),
       finder_(parts_, reuse_check_),
       placement_(parts_, eviction_, reuse_check_),
-      admission_(parts_, eviction_, ends_, preemption_, shifter_, finder_, placement_),
-      planner_(parts_, targets_),
+      admission_(parts_, eviction_, ends_, preemption_, shifter_, finder_, placement_, inbox_),
+      planner_(parts_, targets_, cores_, bandwidth_),
       moves_(parts_, calls_, reuse_check_, ends_, sampler_, planner_),
       speculation_(parts_, calls_, sampler_),
       compactor_(parts_, calls_, eviction_),
       transfers_(parts_, eviction_, prefix_copy_, writer_, compactor_, moves_),
       runner_(parts_, calls_, ends_, preemption_, sampler_, speculation_, compactor_),
-      offload_(parts_, planner_, preemption_, runner_),
-      images_(parts_, calls_, ends_, preemption_, sampler_, runner_),
-      warm_up_(parts_, calls_),
+      offload_(parts_, planner_, preemption_, runner_, cores_, prefill_lane_),
+      images_(parts_, calls_, ends_, preemption_, sampler_, runner_, inbox_),
+      warm_up_(parts_, calls_, vocab.bos().value_or(0)),
       activity_(parts_, admission_, targets_) {
-  stats_->threads.set(options_.threads);
+  stats().threads.set(options_.threads);
   if (prefill_context == nullptr) return;
   UMA_CHECK(prefill_context->state_identity() == state_identity());
   prefill_lane_ = std::make_unique<PrefillLane>(std::move(prefill_context),
@@ -75,7 +70,7 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
                                                                .is_reproducible = options_.is_reproducible,
                                                                .make_wider = options_.make_prefill_context,
                                                                .cells_max = shape().sequence_cells_max},
-                                                parts_.pool, cores_, bandwidth_, *stats_, clock_,
+                                                states_.pool(), cores_, bandwidth_, *options_.stats, clock_,
                                                 [this](PrefillReport report) { inbox_->push(std::move(report)); });
 }
 
@@ -199,11 +194,11 @@ void Lane::tell_warm() {
 StepOutcome Lane::end_step(bool did_work, TimePoint wake) {
   sequences_.remove_finished();
   slots_.publish();
-  stats_->sequences_active.set(slots_.running());
-  stats_->hot_sessions.set(slots_.hot_sessions());
-  stats_->cells_used.set(slots_.cells_used());
+  stats().sequences_active.set(slots_.running());
+  stats().hot_sessions.set(slots_.hot_sessions());
+  stats().cells_used.set(slots_.cells_used());
   const auto first_in_line = std::ranges::find_if(sequences_, [](const SequencePtr& sequence) { return !sequence->in_batch; });
-  stats_->waiting_since_us.set(first_in_line == sequences_.end() ? 0 : to_us((*first_in_line)->job.received));
+  stats().waiting_since_us.set(first_in_line == sequences_.end() ? 0 : to_us((*first_in_line)->job.received));
   const bool must_end = context_->is_lost() && !has_told_loss_;  // The next step does so.
   activity_.note_step(did_work);
   return {.did_work = did_work || must_end, .wake = std::min(wake, next_wake())};
@@ -244,7 +239,7 @@ void Lane::run(StartCommand& command) {
   try {
     add_sequence(std::move(command.job));
   } catch (...) {
-    stats_->queue_depth.add(-1);
+    stats().queue_depth.add(-1);
     ends_.report_failed(id, FailureEvent{thrown_error()});
   }
 }
@@ -252,13 +247,13 @@ void Lane::run(StartCommand& command) {
 void Lane::add_sequence(GenerationJob job) {
   UMA_CHECK(!job.tokens.empty() && job.tokens_max >= 0);
   UMA_CHECK(shortest_length(job.droppable, size_of(job.tokens)) < shape().sequence_cells_max);
-  const std::span<const Token> banned = job.sampling.ignore_eos ? parts_.vocab.end_of_generation() : std::span<const Token>();
-  auto sequence = std::make_unique<Sequence>(std::move(job), parts_.vocab, banned);
+  const std::span<const Token> banned = job.sampling.ignore_eos ? vocab_.end_of_generation() : std::span<const Token>();
+  auto sequence = std::make_unique<Sequence>(std::move(job), vocab_, banned);
   sequence->times.arrived = sequence->times.waits_since = clock_.now();
   admission_.note_arrival(*sequence);
-  stats_->requests_total.add();
-  if (!sequence->job.adapters.is_empty()) stats_->adapter_requests_total.add();
-  shares_.enter(sequence->job.flow);
+  stats().requests_total.add();
+  if (!sequence->job.adapters.is_empty()) stats().adapter_requests_total.add();
+  tenants_.shares.enter(sequence->job.flow);
   sequences_.add(std::move(sequence));
   sequences_.set_reordered();
 }
@@ -266,7 +261,7 @@ void Lane::add_sequence(GenerationJob job) {
 void Lane::run(const CancelCommand& command) {
   contain(command.id, [&](Sequence* sequence) {
     if (sequence == nullptr || sequence->is_finished()) return;
-    stats_->requests_cancelled_total.add();
+    stats().requests_cancelled_total.add();
     ends_.finish(*sequence, FinishReason::cancelled);
   });
 }

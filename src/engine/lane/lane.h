@@ -20,6 +20,7 @@
 #include "base/mailbox.h"
 #include "core/ids.h"
 #include "engine/lane/lane_command.h"
+#include "engine/lane/lane_costs.h"
 #include "engine/lane/lane_options.h"
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/lane_stats.h"
@@ -50,7 +51,8 @@
 #include "engine/lane/run/reuse_check.h"
 #include "engine/lane/sequence_ends.h"
 #include "engine/lane/slot_table.h"
-#include "engine/lane/state_families.h"
+#include "engine/lane/state_memory.h"
+#include "engine/lane/tenant_shares.h"
 
 namespace uma::engine {
 
@@ -93,14 +95,14 @@ class Lane {
 
   // The prefill lane, which runs on a thread of its own; null: there is none.
   [[nodiscard]] PrefillLane* prefill_lane() const { return prefill_lane_.get(); }
-  [[nodiscard]] const LaneStats& stats() const { return *stats_; }
-  [[nodiscard]] LaneStats& stats() { return *stats_; }
+  [[nodiscard]] const LaneStats& stats() const { return *options_.stats; }
+  [[nodiscard]] LaneStats& stats() { return *options_.stats; }
   [[nodiscard]] const llm::ContextShape& shape() const { return context_->shape(); }
 
   // --- Any thread.
   [[nodiscard]] const std::string& state_identity() const { return context_->state_identity(); }
   // The family of the lane's states without adapters in the store; 0: there is no store.
-  [[nodiscard]] kv::FamilyId family() const { return families_.base(); }
+  [[nodiscard]] kv::FamilyId family() const { return states_.base_family(); }
 
   // --- Owner thread, for tests.
   void check_invariants();
@@ -131,22 +133,18 @@ class Lane {
   [[nodiscard]] TimePoint next_wake() const;
 
   // Shared by the parts (LaneParts).
-  const LaneOptions options_;
+  const LaneOptions options_;  // With stats.
+  const llm::Vocab& vocab_;
   const Clock& clock_;
   const std::unique_ptr<llm::Context> context_;
   const std::shared_ptr<Mailbox<LaneCommand>> inbox_ = std::make_shared<Mailbox<LaneCommand>>();
-  const std::shared_ptr<LaneStats> stats_;
-  kv::BytePool own_pool_{0};  // For states if there is no store.
   CoreShare cores_;
   sched::BandwidthBudget bandwidth_;
-  sched::StepModel step_model_{context_->shape().attention_share};
-  sched::FairShare shares_;
-  sched::SlotShares slot_shares_;
-  sched::RecentWork recent_work_;
-  TransferCost transfer_;
+  LaneCosts costs_{.step_model = sched::StepModel(context_->shape().attention_share), .transfer = {}};
+  TenantShares tenants_;
   SequenceList sequences_;
   SlotTable slots_;
-  StateFamilies families_;
+  StateMemory states_;
   std::unique_ptr<PrefillLane> prefill_lane_;
   const LaneParts parts_;
 

@@ -1,7 +1,6 @@
 #include "engine/lane/lane_parts.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "base/trace.h"
@@ -40,62 +39,35 @@ std::int64_t LaneParts::cells_expected() const {
   return cells;
 }
 
-std::optional<ByteBudget::Share> LaneParts::reserve(std::uint64_t bytes, kv::GiveWay how) const {
-  return options.store != nullptr ? options.store->make_room(bytes, how) : pool.reserve(bytes);
-}
-
 Expected<Unit> LaneParts::save_pieces(SequenceSave& save, std::size_t slot, TimePoint until) const {
   const TimePoint began = clock.now();
   std::size_t bytes = 0;
   do {
-    const auto saved = save.save_piece(context, static_cast<std::int32_t>(slot), pool);
+    const auto saved = save.save_piece(context, static_cast<std::int32_t>(slot), states.pool());
     if (!saved) return std::unexpected(saved.error());
     bytes += *saved;
   } while (!save.is_complete() && clock.now() < until);
   const TimePoint ended = clock.now();
   record_span(kSaveSpan, began, ended, {static_cast<std::int64_t>(bytes)});
-  stats.saved_bytes_total.add(bytes);
-  transfer.observe_save(bytes, to_ms(ended - began));
+  stats().saved_bytes_total.add(bytes);
+  costs.transfer.observe_save(bytes, to_ms(ended - began));
   return Unit{};
-}
-
-double LaneParts::compute_ms(std::int32_t tokens, std::int32_t cached) const {
-  constexpr double kUnknownMsPerToken = 0.5;  // Until the first prompt was measured.
-  const double known_ms = step_model.prefill_ms(tokens, cached);
-  return known_ms > 0 ? known_ms : kUnknownMsPerToken * tokens;
 }
 
 kv::Keep LaneParts::keep_of(std::int32_t tokens, std::uint64_t bytes) const {
   if (tokens < kReusedMin) return kv::Keep::in_memory;
   // In reproducible mode computing again may give other bits.
   const bool is_faster =
-      options.is_reproducible || options.store->read_ms(bytes) + transfer.load_ms(bytes) <= compute_ms(tokens, 0);
+      options.is_reproducible || options.store->read_ms(bytes) + costs.transfer.load_ms(bytes) <= costs.compute_ms(tokens, 0);
   return is_faster ? kv::Keep::anywhere : kv::Keep::in_memory;
 }
 
 kv::PrefixQuery LaneParts::prefix_query_of(const Sequence& sequence) const {
-  return {.family = families.of(sequence.job.adapters),
+  return {.family = states.family_of(sequence.job.adapters),
           .tenant = TenantId{sequence.job.flow.tenant},
           .session = sequence.job.session,
           .forked_from = sequence.job.forked_from,
           .takes_others = !options.is_reproducible};
-}
-
-void LaneParts::charge(const Sequence& sequence, std::int64_t tokens) const {
-  shares.charge(sequence.job.flow, tokens);
-  recent_work.add(sequence.job.flow.tenant, tokens);
-}
-
-void LaneParts::send(Sequence& sequence, PrefillJob job) const {
-  sequence.begin(Offloaded());
-  cores.prefill_job_sent();
-  prefill->post(std::move(job));
-}
-
-void LaneParts::recall(Sequence& sequence) const {
-  if (sequence.is_on<Offloaded>()) prefill->cancel(sequence.job.id);
-  sequence.end<Offloaded>();
-  sequence.end<Leaving>();
 }
 
 std::string_view log_name(const SessionId& session) {

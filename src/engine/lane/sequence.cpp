@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
 #include "base/check.h"
 #include "llm/sampling/token_constraint.h"
@@ -50,6 +51,17 @@ std::size_t Sequence::reusable_tokens() const {
 Token Sequence::token_at(std::int32_t position) const {
   const auto at = static_cast<std::size_t>(position);
   return at < chain.size() ? chain[at] : draft.tokens[at - chain.size()];
+}
+
+void Sequence::send(PrefillLane& prefill, PrefillJob prompt) {
+  begin(Offloaded{prefill});
+  prefill.post(std::move(prompt));
+}
+
+void Sequence::recall() {
+  if (const Offloaded* at = offloaded()) at->prefill.cancel(job.id);
+  end<Offloaded>();
+  end<Leaving>();
 }
 
 void Sequence::count_recomputed() {

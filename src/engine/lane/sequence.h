@@ -51,12 +51,14 @@ struct Restore {
 
 // A sequence on its way to the prefill lane: its slot is being saved, one piece at a time.
 struct Leaving {
+  PrefillLane& prefill;
   PrefillJob job;
   SequenceSave save;
 };
 
 // The prefill lane computes the prompt.
 struct Offloaded {
+  PrefillLane& prefill;
   std::int32_t tokens = 0;  // So many are computed, as far as the prefill lane has reported.
 };
 
@@ -151,6 +153,10 @@ struct Sequence {
   void end() {
     if (is_on<T>()) detour.emplace<std::monostate>();
   }
+  // Offloads the prompt. Requires: it is on no detour.
+  void send(PrefillLane& prefill, PrefillJob prompt);
+  // Ends its way to the prefill lane, or its job there.
+  void recall();
   [[nodiscard]] bool is_held() const { return !held_logits.empty(); }
   // Its snapshot is the only copy of its state.
   [[nodiscard]] bool is_swapped_out() const { return resume.snapshot != nullptr && resume.id == 0; }

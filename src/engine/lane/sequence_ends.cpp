@@ -38,16 +38,16 @@ double pause_behind(const Event& terminal, const Agent& agent) {
 
 void SequenceEnds::finish(Sequence& sequence, FinishReason reason, std::optional<Error> error) {
   UMA_CHECK(!sequence.is_finished());
-  parts_.recall(sequence);
+  sequence.recall();
   sequence.end<Restore>();
   reuse_check_.end(sequence);
   const bool has_slot = sequence.is_running();
   leave_context(sequence);
   sequence.state = Sequence::State::finished;
   record_stages(sequence, parts_.clock.now());
-  parts_.shares.leave(sequence.job.flow);
+  parts_.tenants.shares.leave(sequence.job.flow);
   parts_.sequences.set_reordered();
-  if (error) parts_.stats.requests_failed_total.add();
+  if (error) parts_.stats().requests_failed_total.add();
   // Published before the result, because the session's next request looks for the lane that holds it.
   parts_.slots.publish();
   GenerationResult result = result_of(sequence, reason, std::move(error));
@@ -63,10 +63,10 @@ void SequenceEnds::leave_context(Sequence& sequence) {
     service_ms_ = service_ms_ == 0 ? service_ms : service_ms_ + (service_ms - service_ms_) / 8;
     return;
   }
-  parts_.stats.queue_depth.add(-1);
+  parts_.stats().queue_depth.add(-1);
   if (sequence.is_swapped_out()) {
-    parts_.stats.swapped_sequences.add(-1);
-    parts_.stats.swapped_bytes.add(-static_cast<std::int64_t>(sequence.resume.snapshot->bytes()));
+    parts_.stats().swapped_sequences.add(-1);
+    parts_.stats().swapped_bytes.add(-static_cast<std::int64_t>(sequence.resume.snapshot->bytes()));
   }
 }
 

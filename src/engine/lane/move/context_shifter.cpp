@@ -52,7 +52,7 @@ void ContextShifter::drop_from_chain(Sequence& sequence, const TurnDrop& drop) {
   sequence.draft.ngrams = {};  // The drafter refers to tokens by position.
   sequence.usage.dropped_turns += drop.turns;
   sequence.usage.dropped_tokens += tokens;
-  parts_.stats.context_shifts_total.add();
+  parts_.stats().context_shifts_total.add();
   log_info("request {} session {}: the context is full, the {} oldest turns ({} tokens) are dropped", sequence.job.id.value,
            sequence.job.session.value, drop.turns, tokens);
 }

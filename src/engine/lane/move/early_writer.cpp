@@ -61,7 +61,7 @@ bool EarlyWriter::begin(TimePoint now) {
   std::size_t count = tokens_to_write(slot);
   while (knows_pieces && count > 0 && !parts_.context.can_truncate(sequence, static_cast<std::int32_t>(count))) --count;
   const bool may_write = count > 0 && !parts_.context.is_lost() && !slot.is_ephemeral && !slot.was_moved() &&
-                         parts_.families.of(slot.adapters) != 0;
+                         parts_.states.family_of(slot.adapters) != 0;
   if (!may_write) {
     parts_.slots.set_write_at(*index, kNever);
     return false;
@@ -119,11 +119,11 @@ bool EarlyWriter::work(TimePoint now) {
     return false;
   }
   if (!save.is_complete()) return true;
-  kv::Snapshot snapshot = save.take(parts_.pool);
+  kv::Snapshot snapshot = save.take(parts_.states.pool());
   writing_->pieces = snapshot.pieces.size();
   writing_->save.reset();
   writing_->is_on_way = true;
-  const auto tell = [inbox = parts_.inbox, id = writing_->id](bool is_written) { inbox->push(WrittenReport{id, is_written}); };
+  const auto tell = [inbox = inbox_, id = writing_->id](bool is_written) { inbox->push(WrittenReport{id, is_written}); };
   parts_.options.store->write_early(writing_->id, std::move(snapshot), tell);
   return true;
 }
@@ -149,12 +149,12 @@ bool EarlyWriter::begin_save(TimePoint now) {
   const std::size_t begin = writing_->pieces;
   const std::int32_t begin_token = begin == 0 ? 0 : ends[begin - 1];
   const auto sequence = static_cast<std::int32_t>(writing_->slot);
-  const std::uint64_t most = std::min<std::uint64_t>(kWrittenAtOnce, parts_.pool.bytes_max() / 4);
+  const std::uint64_t most = std::min<std::uint64_t>(kWrittenAtOnce, parts_.states.pool().bytes_max() / 4);
   std::size_t last = begin;
   while (last + 1 < ends.size() && reservation_bytes(ends[last + 1] - begin_token, sequence) <= most) ++last;
   const std::uint64_t bytes = reservation_bytes(ends[last] - begin_token, sequence);
-  auto reserved = parts_.pool.reserve(bytes);
-  if (!reserved && bytes > parts_.pool.bytes_max()) {
+  auto reserved = parts_.states.pool().reserve(bytes);
+  if (!reserved && bytes > parts_.states.pool().bytes_max()) {
     end_failed();
     return false;
   }
@@ -194,7 +194,7 @@ void EarlyWriter::forget(const SessionId& session) {
 
 void EarlyWriter::give_up() {
   if (!writing_) return;
-  if (writing_->save) (void)writing_->save->give_up(parts_.pool);
+  if (writing_->save) (void)writing_->save->give_up(parts_.states.pool());
   const std::uint64_t id = writing_->id;
   writing_.reset();
   parts_.options.store->end_early(id);

@@ -5,11 +5,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mailbox.h"
 #include "core/ids.h"
+#include "engine/lane/lane_command.h"
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/move/state_transfer.h"
 #include "engine/lane/run/context_calls.h"
@@ -18,7 +22,8 @@ namespace uma::engine {
 
 class EarlyWriter {
  public:
-  EarlyWriter(const LaneParts& parts, ContextCalls& calls) : parts_(parts), calls_(calls) {}
+  EarlyWriter(const LaneParts& parts, ContextCalls& calls, std::shared_ptr<Mailbox<LaneCommand>> inbox)
+      : parts_(parts), calls_(calls), inbox_(std::move(inbox)) {}
   EarlyWriter(const EarlyWriter&) = delete;
   ~EarlyWriter() { give_up(); }
 
@@ -57,6 +62,7 @@ class EarlyWriter {
 
   const LaneParts& parts_;
   ContextCalls& calls_;
+  const std::shared_ptr<Mailbox<LaneCommand>> inbox_;  // Of the lane: for what the disk has written.
   std::optional<Writing> writing_;
 };
 

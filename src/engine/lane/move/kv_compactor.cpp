@@ -34,7 +34,7 @@ void KvCompactor::charge(std::int32_t rows, double ms) {
   if (!is_enabled_ || parts_.clock.now() < pauses_until_) return;
   const std::int64_t skipped = skipped_by_all();
   if (skipped < parts_.options.skipped_cells_max) return;
-  const double cost_ms = static_cast<double>(rows) * static_cast<double>(skipped) * parts_.step_model.skipped_cell_ms();
+  const double cost_ms = static_cast<double>(rows) * static_cast<double>(skipped) * parts_.costs.step_model.skipped_cell_ms();
   rent_ms_ += std::min(cost_ms, ms);
 }
 
@@ -70,17 +70,17 @@ bool KvCompactor::move_cells(TimePoint until) {
   const std::int64_t free = static_cast<std::int64_t>(parts_.slots.cells_top()) - parts_.slots.cells_used();
   if (free < parts_.options.skipped_cells_max) return false;
   const std::size_t cell_bytes = parts_.shape().kv_bytes_per_token;
-  const auto room = parts_.pool.reserve(kMovedAtOnce * cell_bytes);
+  const auto room = parts_.states.pool().reserve(kMovedAtOnce * cell_bytes);
   if (!room) return false;
   std::optional<ContextCalls::PrefillPause> pause;
   bool has_moved = false;
   while (const auto range = parts_.slots.last_cells(kMovedAtOnce)) {
-    const double price_ms = parts_.transfer.move_ms((range->end - range->begin) * cell_bytes);
+    const double price_ms = parts_.costs.transfer.move_ms((range->end - range->begin) * cell_bytes);
     if (rent_ms_ < price_ms || is_blocked(range->slot) || (has_moved && parts_.clock.now() >= until)) break;
     if (!pause) pause.emplace(calls_);
     has_moved = true;
     const TimePoint began = parts_.clock.now();
-    if (auto moved = parts_.slots.move_down(*range, parts_.pool); !moved) {
+    if (auto moved = parts_.slots.move_down(*range, parts_.states.pool()); !moved) {
       log_warning("lane {}: cells of slot {} could not be moved ({}), so its last tokens are computed again",
                   parts_.options.index, range->slot, moved.error().message);
       wait_after_failure();
@@ -88,7 +88,7 @@ bool KvCompactor::move_cells(TimePoint until) {
     }
     const double ms = to_ms(parts_.clock.now() - began);
     rent_ms_ -= std::max(price_ms, ms);
-    parts_.stats.moved_cells_total.add(range->end - range->begin);
+    parts_.stats().moved_cells_total.add(range->end - range->begin);
     log_debug("lane {}: moved {} cells of slot {} in {:.1f} ms; {} of {} cells are used", parts_.options.index,
               range->end - range->begin, range->slot, ms, parts_.slots.cells_used(), parts_.slots.cells_top());
   }
@@ -104,7 +104,9 @@ bool KvCompactor::is_blocked(std::size_t slot) const {
 
 // False: nothing is worth storing, or has to wait.
 bool KvCompactor::begin_storing() {
-  const auto price_ms = [&](std::size_t tokens) { return parts_.transfer.move_ms(tokens * parts_.shape().kv_bytes_per_token); };
+  const auto price_ms = [&](std::size_t tokens) {
+    return parts_.costs.transfer.move_ms(tokens * parts_.shape().kv_bytes_per_token);
+  };
   const auto tokens_min = static_cast<std::size_t>(parts_.options.skipped_cells_max);
   if (rent_ms_ < price_ms(tokens_min)) return false;
   // Without its cells, the last used one must be able to move down.

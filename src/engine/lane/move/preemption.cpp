@@ -179,7 +179,7 @@ void Preemption::swap_out(Sequence& sequence) {
   } else if (const Slot& slot = parts_.slot_of(sequence); !slot.is_empty() && !slot.was_moved()) {
     kept = save(sequence);
   }
-  parts_.recall(sequence);
+  sequence.recall();
   set_aside(sequence, std::move(kept));
 }
 
@@ -187,9 +187,9 @@ void Preemption::set_aside_prompt(Sequence& sequence, PrefillReport report) {
   // The logits are not kept.
   if (report.snapshot->tokens.size() == sequence.chain.size()) sampler_.sample_first(sequence, report.logits);
   if (sequence.is_held()) sampler_.sample_held(sequence);
-  if (!sequence.is_running()) return kv::recycle(std::move(*report.snapshot), parts_.pool);
+  if (!sequence.is_running()) return kv::recycle(std::move(*report.snapshot), parts_.states.pool());
   sequence.resume.id = 0;
-  set_aside(sequence, kv::share_snapshot(std::move(*report.snapshot), parts_.pool));
+  set_aside(sequence, kv::share_snapshot(std::move(*report.snapshot), parts_.states.pool()));
 }
 
 // Null: there is no free memory for the state, or the context has failed.
@@ -197,14 +197,14 @@ kv::SnapshotPtr Preemption::save(Sequence& sequence) {
   eviction_.give_up_store();
   const auto slot = static_cast<std::int32_t>(sequence.slot);
   const auto save_now = [&]() -> Expected<kv::Snapshot> {
-    if (Leaving* leaving = sequence.leaving()) return leaving->save.finish(parts_.context, slot, parts_.pool);
-    auto reserved = parts_.reserve(state_reservation_bytes(parts_.context, slot), kv::GiveWay::at_once);
+    if (Leaving* leaving = sequence.leaving()) return leaving->save.finish(parts_.context, slot, parts_.states.pool());
+    auto reserved = parts_.states.reserve(state_reservation_bytes(parts_.context, slot), kv::GiveWay::at_once);
     if (!reserved) return fail(ErrorCode::limit_wait, "there is no free memory for it");
-    return save_sequence(parts_.context, slot, parts_.slot_of(sequence).tokens, sequence.job.adapters, parts_.pool,
+    return save_sequence(parts_.context, slot, parts_.slot_of(sequence).tokens, sequence.job.adapters, parts_.states.pool(),
                          std::move(*reserved));
   };
   auto snapshot = save_now();
-  if (snapshot) return kv::share_snapshot(std::move(*snapshot), parts_.pool);
+  if (snapshot) return kv::share_snapshot(std::move(*snapshot), parts_.states.pool());
   log_warning("request {}: its state could not be saved and will be computed again: {}", sequence.job.id.value,
               snapshot.error().message);
   return nullptr;
@@ -213,8 +213,8 @@ kv::SnapshotPtr Preemption::save(Sequence& sequence) {
 void Preemption::set_aside(Sequence& sequence, kv::SnapshotPtr snapshot) {
   sequence.resume.snapshot = std::move(snapshot);
   if (sequence.is_swapped_out()) {
-    parts_.stats.swapped_sequences.add(1);
-    parts_.stats.swapped_bytes.add(static_cast<std::int64_t>(sequence.resume.snapshot->bytes()));
+    parts_.stats().swapped_sequences.add(1);
+    parts_.stats().swapped_bytes.add(static_cast<std::int64_t>(sequence.resume.snapshot->bytes()));
   }
   const TimePoint now = parts_.clock.now();
   parts_.slots.clear(sequence.slot);
@@ -222,8 +222,8 @@ void Preemption::set_aside(Sequence& sequence, kv::SnapshotPtr snapshot) {
   sequence.state = Sequence::State::waiting;
   sequence.times.waits_since = now;
   parts_.sequences.set_reordered();
-  parts_.stats.queue_depth.add(1);
-  parts_.stats.preemptions_total.add();
+  parts_.stats().queue_depth.add(1);
+  parts_.stats().preemptions_total.add();
   log_info("request {}: swapped out at {} tokens; it resumes when there are free cells", sequence.job.id.value,
            sequence.chain.size());
 }
@@ -253,7 +253,7 @@ void Preemption::clear_context() {
 void Preemption::restart_unsound(Sequence& sequence) {
   sequence.is_unsound = false;
   sequence.held_logits.clear();
-  parts_.stats.not_finite_total.add();
+  parts_.stats().not_finite_total.add();
   log_error("request {} session {} seq {}: its logits are not finite; {}", sequence.job.id.value,
             log_name(sequence.job.session), sequence.slot,
             sequence.is_recomputing ? "they were computed again already, so the request ends"

@@ -19,8 +19,8 @@ bool is_beginning_of(const std::vector<Token>& tokens, const std::vector<Token>&
 
 void PrefillOffload::offload_long_prompts() {
   constexpr double kAloneMs = 1000;
-  if (parts_.prefill == nullptr || parts_.options.policy.policy != sched::Policy::continuous) return;
-  const double beside_ms = 2 * (planner_.tick_target_ms() - parts_.step_model.decode_ms());
+  if (prefill_ == nullptr || parts_.options.policy.policy != sched::Policy::continuous) return;
+  const double beside_ms = 2 * (planner_.tick_target_ms() - parts_.costs.step_model.decode_ms());
   const double stay_ms = planner_.someone_decodes() ? std::max(beside_ms, 0.0) : kAloneMs;
   std::erase_if(planner_.views(), [&](const sched::SequenceView& view) {
     return is_long(view, stay_ms) && offload(parts_.sequences.at(view.index));
@@ -30,16 +30,16 @@ void PrefillOffload::offload_long_prompts() {
 // Whether the prompt takes longer than `stay_ms`; a shorter one is computed in the lane's own context.
 bool PrefillOffload::is_long(const sched::SequenceView& view, double stay_ms) const {
   const Sequence& sequence = parts_.sequences.at(view.index);
-  const std::int32_t pending = end_of_offload(sequence, parts_.prefill->cells_max()) - view.cached_tokens;
+  const std::int32_t pending = end_of_offload(sequence, prefill_->cells_max()) - view.cached_tokens;
   if (view.decodes || pending < sched::kPrefillChunkMin || sequence.offload_disabled || !sequence.has_rows) return false;
-  const double ms = parts_.step_model.prefill_ms(pending, view.cached_tokens);
+  const double ms = parts_.costs.step_model.prefill_ms(pending, view.cached_tokens);
   // Short prompts that come together share a call of the lane (docs/decisions/0067).
   const bool may_share = !view.is_background && !planner_.someone_decodes();
   if (pending <= sched::kFastChunk && (ms == 0 || may_share)) return false;
   if (ms == 0) return true;
   // The cached beginning moves to the prefill context. The rest moves back, or the whole prompt if states have no pieces.
   const std::int32_t moved = pending + (parts_.shape().knows_pieces() ? 1 : 2) * view.cached_tokens;
-  return ms > stay_ms + parts_.transfer.move_ms(static_cast<std::size_t>(moved) * parts_.shape().kv_bytes_per_token);
+  return ms > stay_ms + parts_.costs.transfer.move_ms(static_cast<std::size_t>(moved) * parts_.shape().kv_bytes_per_token);
 }
 
 // The end of the part of the chain that a prefill context of so many cells can compute. It cuts no image.
@@ -50,11 +50,11 @@ std::int32_t PrefillOffload::end_of_offload(const Sequence& sequence, std::int32
 bool PrefillOffload::offload(Sequence& sequence) {
   const Slot& slot = parts_.slot_of(sequence);
   if (slot.was_moved()) return false;
-  const PrefillLane& prefill = *parts_.prefill;
+  PrefillLane& prefill = *prefill_;
   std::int32_t end = end_of_offload(sequence, prefill.cells_max());
   ByteBudget::Share wider_context;
   if (const std::uint64_t bytes = prefill.wider_bytes(end); bytes > 0) {
-    if (auto room = parts_.reserve(bytes, kv::GiveWay::by_disk)) {
+    if (auto room = parts_.states.reserve(bytes, kv::GiveWay::by_disk)) {
       wider_context = std::move(*room);
     } else {
       end = end_of_offload(sequence, prefill.cells());
@@ -62,7 +62,7 @@ bool PrefillOffload::offload(Sequence& sequence) {
     }
   }
   // It is used for the state of the beginning, of the interrupted prompt and of the result, one after another.
-  auto reserved = parts_.reserve(prompt_reservation_bytes(prefill.shape_for(end), end), kv::GiveWay::by_disk);
+  auto reserved = parts_.states.reserve(prompt_reservation_bytes(prefill.shape_for(end), end), kv::GiveWay::by_disk);
   if (!reserved) {
     log_debug("request {}: there is no memory for the state of its prompt now, so the lane goes on in its own context",
               sequence.job.id.value);
@@ -80,15 +80,16 @@ bool PrefillOffload::offload(Sequence& sequence) {
   job.wider_context = std::move(wider_context);
   if (slot.is_empty()) {
     job.reservation = std::move(*reserved);
-    parts_.send(sequence, std::move(job));
+    sequence.send(prefill, std::move(job));
   } else {
-    sequence.begin(Leaving{std::move(job), SequenceSave(parts_.context, slot.tokens, slot.adapters, std::move(*reserved))});
+    sequence.begin(
+        Leaving{prefill, std::move(job), SequenceSave(parts_.context, slot.tokens, slot.adapters, std::move(*reserved))});
   }
   return true;
 }
 
 void PrefillOffload::accept(PrefillReport report) {
-  if (report.is_final()) parts_.cores.handover_taken();
+  if (report.is_final()) cores_.handover_taken();
   Sequence* found = parts_.sequences.find(report.id);
   // A report may come from an earlier offload, after which the request was swapped out. It is still of use, unless the chain or
   // its slot has changed meanwhile.
@@ -97,17 +98,17 @@ void PrefillOffload::accept(PrefillReport report) {
       is_awaited && report.snapshot &&
       (!is_beginning_of(report.snapshot->tokens, found->chain) || size_of(report.snapshot->tokens) <= parts_.cached(*found));
   if (!is_awaited || is_stale) {
-    if (report.snapshot) kv::recycle(std::move(*report.snapshot), parts_.pool);
+    if (report.snapshot) kv::recycle(std::move(*report.snapshot), parts_.states.pool());
     return;
   }
   Sequence& sequence = *found;
-  if (report.began != TimePoint{}) sequence.enter_batch(report.began, parts_.stats);
+  if (report.began != TimePoint{}) sequence.enter_batch(report.began, parts_.stats());
   if (!report.is_final()) {
     if (Offloaded* offloaded = sequence.offloaded()) offloaded->tokens = report.tokens_done;
     if (sequence.job.wants_progress) runner_.report_progress(sequence, report.tokens_done);
     return;
   }
-  parts_.recall(sequence);  // From a later offload.
+  sequence.recall();  // From a later offload.
   if (report.snapshot) return accept_prompt(sequence, std::move(report));
   log_warning("request {}: its prompt failed in the prefill lane ({}), so the lane computes it in its own context",
               sequence.job.id.value, report.error->message);

@@ -1,17 +1,23 @@
 // Offloads long prompts to the prefill lane and takes them back (docs/decisions/0011). Owned by the lane's thread.
 #pragma once
 
+#include <memory>
+
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/move/preemption.h"
+#include "engine/lane/plan/core_share.h"
 #include "engine/lane/plan/tick_planner.h"
 #include "engine/lane/run/batch_runner.h"
+#include "engine/lane/run/prefill_lane.h"
 
 namespace uma::engine {
 
 class PrefillOffload {
  public:
-  PrefillOffload(const LaneParts& parts, TickPlanner& planner, Preemption& preemption, BatchRunner& runner)
-      : parts_(parts), planner_(planner), preemption_(preemption), runner_(runner) {}
+  // `prefill`: null while there is no prefill lane.
+  PrefillOffload(const LaneParts& parts, TickPlanner& planner, Preemption& preemption, BatchRunner& runner, CoreShare& cores,
+                 const std::unique_ptr<PrefillLane>& prefill)
+      : parts_(parts), planner_(planner), preemption_(preemption), runner_(runner), cores_(cores), prefill_(prefill) {}
 
   // Offloads the prompts among the planner's views that would delay the streams beside them, or, if there are no streams, later
   // requests; but not prompts whose state takes as long to move. A prompt with cached tokens leaves when its slot is saved.
@@ -29,6 +35,8 @@ class PrefillOffload {
   TickPlanner& planner_;
   Preemption& preemption_;
   BatchRunner& runner_;
+  CoreShare& cores_;
+  const std::unique_ptr<PrefillLane>& prefill_;
 };
 
 }  // namespace uma::engine

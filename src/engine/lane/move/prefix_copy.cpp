@@ -50,13 +50,13 @@ std::optional<std::size_t> PrefixCopy::find_slot(const CopyPrefixCommand& comman
 void PrefixCopy::begin(CopyPrefixCommand command) {
   give_up();
   const bool may_copy = parts_.options.store != nullptr && parts_.shape().can_truncate && !parts_.context.is_lost() &&
-                        !command.tokens.empty() && parts_.families.of(command.adapters) != 0;
+                        !command.tokens.empty() && parts_.states.family_of(command.adapters) != 0;
   const auto slot = may_copy ? find_slot(command) : std::nullopt;
   const std::uint64_t bytes = prompt_reservation_bytes(parts_.shape(), size_of(command.tokens));
   const kv::Keep keep = parts_.options.store == nullptr ? kv::Keep::in_memory : parts_.keep_of(size_of(command.tokens), bytes);
   if (!slot || !parts_.options.store->has_place_for(command.owner.tenant, bytes, keep)) return command.then();
   if (parts_.shape().knows_pieces()) {
-    auto reserved = parts_.pool.reserve(bytes);
+    auto reserved = parts_.states.pool().reserve(bytes);
     if (!reserved) return command.then();
     SequenceSave save(parts_.context, command.tokens, command.adapters, std::move(*reserved));
     copying_.emplace(std::move(command), std::move(save));
@@ -73,8 +73,8 @@ Expected<kv::Snapshot> PrefixCopy::copy_by_slot(const CopyPrefixCommand& command
   const std::vector<Token> whole = parts_.slots[from].tokens;
   const std::uint64_t bytes = prompt_reservation_bytes(parts_.shape(), size_of(command.tokens));
   if (whole.size() > kLongerMax * command.tokens.size()) return fail(ErrorCode::limit_wait, "the conversation is too long");
-  auto room_for_all = parts_.pool.reserve(state_reservation_bytes(parts_.context, static_cast<std::int32_t>(from)));
-  auto room = parts_.pool.reserve(bytes);
+  auto room_for_all = parts_.states.pool().reserve(state_reservation_bytes(parts_.context, static_cast<std::int32_t>(from)));
+  auto room = parts_.states.pool().reserve(bytes);
   if (!room_for_all || !room) return fail(ErrorCode::limit_wait, "there is no free memory");
   if (!parts_.slots.find_empty()) (void)eviction_.evict_idle(kv::GiveWay::at_once, std::span(&from, 1));
   const auto to = parts_.slots.find_empty();
@@ -82,15 +82,15 @@ Expected<kv::Snapshot> PrefixCopy::copy_by_slot(const CopyPrefixCommand& command
   const ContextCalls::PrefillPause pause(calls_);
   const auto to_sequence = static_cast<std::int32_t>(*to);
   const BorrowedSlot borrowed(parts_, *to, command);
-  auto all = save_sequence(parts_.context, static_cast<std::int32_t>(from), whole, command.adapters, parts_.pool,
+  auto all = save_sequence(parts_.context, static_cast<std::int32_t>(from), whole, command.adapters, parts_.states.pool(),
                            std::move(*room_for_all));
   if (!all) return all;
   const auto loaded = restore_sequence(parts_.context, to_sequence, command.adapters, *all);
-  kv::recycle(std::move(*all), parts_.pool);
+  kv::recycle(std::move(*all), parts_.states.pool());
   if (!loaded) return std::unexpected(loaded.error());
   parts_.slots.append(*to, whole);
   if (!parts_.slots.cut(*to, command.tokens.size())) return fail(ErrorCode::runtime_decode, "the copy cannot be cut");
-  return save_sequence(parts_.context, to_sequence, command.tokens, command.adapters, parts_.pool, std::move(*room));
+  return save_sequence(parts_.context, to_sequence, command.tokens, command.adapters, parts_.states.pool(), std::move(*room));
 }
 
 void PrefixCopy::put(CopyPrefixCommand command, kv::Snapshot snapshot) {
@@ -122,7 +122,7 @@ void PrefixCopy::work(TimePoint until) {
     return give_up();
   }
   if (!copying_->save.is_complete()) return;
-  kv::Snapshot snapshot = copying_->save.take(parts_.pool);
+  kv::Snapshot snapshot = copying_->save.take(parts_.states.pool());
   CopyPrefixCommand command = std::move(copying_->command);
   copying_.reset();
   put(std::move(command), std::move(snapshot));
@@ -130,7 +130,7 @@ void PrefixCopy::work(TimePoint until) {
 
 void PrefixCopy::give_up() {
   if (!copying_) return;
-  (void)copying_->save.give_up(parts_.pool);
+  (void)copying_->save.give_up(parts_.states.pool());
   MoveOnlyFunction<void()> then = std::move(copying_->command.then);
   copying_.reset();
   run_noting(then);

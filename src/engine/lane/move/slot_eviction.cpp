@@ -26,7 +26,7 @@ constexpr double kWaitMaxMs = 2000;  // How long a request waits until a state i
 // A slot without a session does not lose its first `staying` tokens.
 bool SlotEviction::is_worth_storing(const Slot& slot, std::size_t staying) const {
   if (parts_.context.is_lost()) return false;
-  if (slot.is_ephemeral || slot.was_moved() || parts_.families.of(slot.adapters) == 0) return false;
+  if (slot.is_ephemeral || slot.was_moved() || parts_.states.family_of(slot.adapters) == 0) return false;
   if (size_of(slot.tokens) < parts_.options.stored_tokens_min) return false;
   if (!slot.owner.session.empty()) return true;
   const auto lost = size_of(slot.tokens) - static_cast<std::int32_t>(staying);
@@ -45,8 +45,8 @@ bool SlotEviction::is_worth_the_wait(const Slot& slot, std::int32_t lost) const 
     if (tenant == slot.owner.tenant.value || others.insert(tenant).second) ++waiting;
   }
   const std::uint64_t bytes = slot.tokens.size() * parts_.shape().kv_bytes_per_token;
-  const double compute_ms = parts_.step_model.prefill_ms(lost, size_of(slot.tokens) - lost);
-  return kv::is_worth_the_wait(waiting, parts_.transfer.save_ms(bytes), compute_ms);
+  const double compute_ms = parts_.costs.step_model.prefill_ms(lost, size_of(slot.tokens) - lost);
+  return kv::is_worth_the_wait(waiting, parts_.costs.transfer.save_ms(bytes), compute_ms);
 }
 
 // No other state is evicted from memory for a state without a session.
@@ -54,7 +54,7 @@ std::optional<ByteBudget::Share> SlotEviction::reserve(std::size_t index, kv::Gi
   give_up_store();
   const std::uint64_t bytes = state_reservation_bytes(parts_.context, static_cast<std::int32_t>(index));
   const bool is_of_session = !parts_.slots[index].owner.session.empty();
-  return is_of_session ? parts_.options.store->make_room(bytes, how) : parts_.pool.reserve(bytes);
+  return is_of_session ? parts_.options.store->make_room(bytes, how) : parts_.states.pool().reserve(bytes);
 }
 
 void SlotEviction::store(std::size_t index, std::size_t staying) {
@@ -69,8 +69,8 @@ void SlotEviction::store(std::size_t index, std::size_t staying) {
 void SlotEviction::save(std::size_t index, ByteBudget::Share reserved) {
   const Slot& slot = parts_.slots[index];
   const TimePoint began = parts_.clock.now();
-  auto snapshot = save_sequence(parts_.context, static_cast<std::int32_t>(index), slot.tokens, slot.adapters, parts_.pool,
-                                std::move(reserved));
+  auto snapshot = save_sequence(parts_.context, static_cast<std::int32_t>(index), slot.tokens, slot.adapters,
+                                parts_.states.pool(), std::move(reserved));
   if (!snapshot) {
     log_warning("session {}: its state could not be saved and will be computed again: {}", log_name(slot.owner.session),
                 snapshot.error().message);
@@ -81,9 +81,9 @@ void SlotEviction::save(std::size_t index, ByteBudget::Share reserved) {
   const TimePoint ended = parts_.clock.now();
   record_span(kStoreSpan, began, ended, {static_cast<std::int64_t>(slot.tokens.size())});
   const double ms = to_ms(ended - began);
-  parts_.transfer.observe_save(slot.tokens.size() * parts_.shape().kv_bytes_per_token, ms);
+  parts_.costs.transfer.observe_save(slot.tokens.size() * parts_.shape().kv_bytes_per_token, ms);
   log_debug("lane {}: stored {} tokens of slot {} in {:.1f} ms", parts_.options.index, slot.tokens.size(), index, ms);
-  parts_.stats.save.record_ms(ms);
+  parts_.stats().save.record_ms(ms);
 }
 
 void SlotEviction::report_not_stored(std::size_t index) {
@@ -105,7 +105,8 @@ bool SlotEviction::store_by_disk(std::size_t index, std::size_t staying) {
     return true;
   }
   const TimePoint now = parts_.clock.now();
-  const bool may_fit = state_reservation_bytes(parts_.context, static_cast<std::int32_t>(index)) <= parts_.pool.bytes_max();
+  const bool may_fit =
+      state_reservation_bytes(parts_.context, static_cast<std::int32_t>(index)) <= parts_.states.pool().bytes_max();
   if (wanted_since_ == kNever) wanted_since_ = now;
   is_waiting_ = may_fit && now < wanted_since_ + from_ms(kWaitMaxMs);
   if (!is_waiting_) report_not_stored(index);
@@ -203,7 +204,7 @@ void SlotEviction::continue_store(TimePoint until) {
   }
   if (!storing_->save.is_complete()) return;
   log_debug("lane {}: {} tokens of the idle slot {} are in the store", parts_.options.index, slot.tokens.size(), index);
-  kv::Snapshot snapshot = storing_->save.take(parts_.pool);
+  kv::Snapshot snapshot = storing_->save.take(parts_.states.pool());
   MoveOnlyFunction<void()> then = std::move(storing_->then);
   storing_.reset();
   const kv::Keep keep = parts_.keep_of(size_of(slot.tokens), snapshot.bytes());
@@ -211,12 +212,12 @@ void SlotEviction::continue_store(TimePoint until) {
   if (then) return then();
   parts_.slots.clear(index);
   end_wait();
-  parts_.stats.idle_stored_total.add();
+  parts_.stats().idle_stored_total.add();
 }
 
 void SlotEviction::give_up_store() {
   if (!storing_) return;
-  (void)storing_->save.give_up(parts_.pool);
+  (void)storing_->save.give_up(parts_.states.pool());
   MoveOnlyFunction<void()> then = std::move(storing_->then);
   storing_.reset();
   if (then) run_noting(then);

@@ -51,7 +51,7 @@ bool StateMoves::advance() {
 void StateMoves::save(Sequence& sequence, TimePoint until) {
   Leaving& leaving = *sequence.leaving();
   // The deadline is only for waiting in the queue.
-  sequence.enter_batch(parts_.clock.now(), parts_.stats);
+  sequence.enter_batch(parts_.clock.now(), parts_.stats());
   if (const auto saved = contain([&] { return parts_.save_pieces(leaving.save, sequence.slot, until); }); !saved) {
     log_warning("request {}: its state could not be saved ({}), so the lane computes the prompt in its own context",
                 sequence.job.id.value, saved.error().message);
@@ -60,10 +60,11 @@ void StateMoves::save(Sequence& sequence, TimePoint until) {
     return;
   }
   if (!leaving.save.is_complete()) return;
+  PrefillLane& prefill = leaving.prefill;
   PrefillJob job = std::move(leaving.job);
-  job.snapshot = leaving.save.take(parts_.pool);
+  job.snapshot = leaving.save.take(parts_.states.pool());
   sequence.end<Leaving>();
-  parts_.send(sequence, std::move(job));
+  sequence.send(prefill, std::move(job));
 }
 
 // Loads at least one piece.
@@ -79,7 +80,7 @@ void StateMoves::load(Sequence& sequence, TimePoint until) {
     const auto loaded = contain([&] {
       return restore.report ? restore_piece(parts_.context, slot, restore.report->snapshot->pieces[restore.pieces_loaded])
                             : restore_shared_piece(parts_.context, slot, sequence.job.adapters, *restore.stored,
-                                                   restore.pieces_loaded, parts_.pool);
+                                                   restore.pieces_loaded, parts_.states.pool());
     });
     if (!loaded) {
       parts_.slots.drop(index);
@@ -93,10 +94,10 @@ void StateMoves::load(Sequence& sequence, TimePoint until) {
   } while (restore.pieces_loaded < wanted && parts_.clock.now() < until);
   const TimePoint ended = parts_.clock.now();
   record_span(kRestoreSpan, began, ended, {static_cast<std::int64_t>(bytes), static_cast<std::int64_t>(sequence.job.id.value)});
-  parts_.stats.restored_bytes_total.add(bytes);
+  parts_.stats().restored_bytes_total.add(bytes);
   const double ms = to_ms(ended - began);
   restore.ms += ms;
-  parts_.transfer.observe_load(bytes, ms);
+  parts_.costs.transfer.observe_load(bytes, ms);
   log_debug("request {}: restored {} of {} tokens in {:.2f} ms", sequence.job.id.value, parts_.cached(sequence),
             restore.tokens_wanted, ms);
   if (restore.is_complete()) end_load(sequence);
@@ -120,8 +121,8 @@ void StateMoves::end_load(Sequence& sequence) {
   sequence.end<Restore>();
   (void)parts_.slots.cut(sequence.slot, static_cast<std::size_t>(restore.tokens_wanted));
   if (restore.report) {
-    parts_.stats.handover.record_ms(restore.ms);
-    kv::recycle(std::move(*restore.report->snapshot), parts_.pool);
+    parts_.stats().handover.record_ms(restore.ms);
+    kv::recycle(std::move(*restore.report->snapshot), parts_.states.pool());
     if (restore.tokens_wanted == size_of(sequence.chain)) sampler_.sample_first(sequence, restore.report->logits);
     return;
   }
@@ -132,7 +133,7 @@ void StateMoves::end_load(Sequence& sequence) {
 }
 
 void StateMoves::count_restored(const Sequence& sequence, const Restore& restore) {
-  LaneStats& stats = parts_.stats;
+  LaneStats& stats = parts_.stats();
   if (!sequence.in_batch) stats.reused_tokens_total.add(static_cast<std::uint64_t>(restore.tokens_wanted));
   const Tier tier = sequence.usage.tier;
   (tier == Tier::cold ? stats.cold_hits_total : tier == Tier::shared ? stats.shared_hits_total : stats.warm_hits_total).add();

@@ -111,7 +111,7 @@ double Admission::estimated_wait_ms(std::int64_t position) const {
 
 void Admission::admit(TimePoint now) {
   eviction_.begin_admission();
-  if (parts_.sequences.is_reordered()) parts_.slot_shares.note(uses_of_slots({}), now);
+  if (parts_.sequences.is_reordered()) parts_.tenants.slot_shares.note(uses_of_slots({}), now);
   Passed passed;
   while (Sequence* next = next_waiting(now, passed)) {
     Outcome outcome = Outcome::ended;
@@ -130,7 +130,7 @@ void Admission::admit(TimePoint now) {
   }
   if (!eviction_.is_waiting()) eviction_.end_wait();
   if (!parts_.sequences.take_reordered()) return;
-  parts_.slot_shares.note(uses_of_slots({}), now);
+  parts_.tenants.slot_shares.note(uses_of_slots({}), now);
   report_positions(now);
 }
 
@@ -240,8 +240,8 @@ std::size_t Admission::slots_left(const Sequence& next, const Passed& passed, Ti
   const bool has_background = is_full && std::ranges::any_of(parts_.sequences, [](const SequencePtr& sequence) {
                                 return sequence->is_running() && sequence->job.is_background;
                               });
-  if (parts_.slot_shares.tenants() <= 1 || (is_full && !has_background)) return parts_.slots.size();
-  return parts_.slot_shares.slots_left(next.job.flow.tenant, uses_of_slots(passed.overtaken), parts_.slots.size(), now);
+  if (parts_.tenants.slot_shares.tenants() <= 1 || (is_full && !has_background)) return parts_.slots.size();
+  return parts_.tenants.slot_shares.slots_left(next.job.flow.tenant, uses_of_slots(passed.overtaken), parts_.slots.size(), now);
 }
 
 // Reads the state of a session that has to wait for a slot, once, into memory that others may still need.
@@ -252,7 +252,7 @@ void Admission::read_ahead(Sequence& sequence) {
 
 Admission::Order Admission::order_of(const Sequence& sequence, TimePoint now) const {
   const TimePoint overdue_since = is_overdue(sequence, now) ? sequence.times.lacks_cells_since : kNever;
-  return {!is_urgent(sequence, now), overdue_since, !sequence.was_placed(), parts_.shares.rank(sequence.job.flow),
+  return {!is_urgent(sequence, now), overdue_since, !sequence.was_placed(), parts_.tenants.shares.rank(sequence.job.flow),
           parts_.options.policy.policy == sched::Policy::sequential ? 0 : -waited_ms_per_token(sequence, now)};
 }
 
@@ -272,12 +272,12 @@ void Admission::begin_fetch(Sequence& sequence, const PrefixHit& hit) {
   sequence.resume.tier = hit.stored.tier;
   sequence.resume.read_until = kNever;
   if (hit.stored.tier == Tier::shared) {
-    const double patience_ms = std::max(to_ms(kv::kStateReadMax), parts_.compute_ms(hit.tokens_count, 0));
+    const double patience_ms = std::max(to_ms(kv::kStateReadMax), parts_.costs.compute_ms(hit.tokens_count, 0));
     sequence.resume.read_until = sequence.resume.reading_since + from_ms(patience_ms);
   }
   parts_.options.store->fetch(
       hit.stored.id,
-      [inbox = parts_.inbox, id = sequence.job.id, state = hit.stored.id](Expected<kv::SnapshotPtr> snapshot) {
+      [inbox = inbox_, id = sequence.job.id, state = hit.stored.id](Expected<kv::SnapshotPtr> snapshot) {
         inbox->push(FetchReport{.id = id, .state = state, .snapshot = std::move(snapshot)});
       },
       sequence.resume.read_until);

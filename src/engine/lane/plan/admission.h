@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <tuple>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mailbox.h"
 #include "engine/lane/lane_command.h"
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/move/context_shifter.h"
@@ -26,14 +28,15 @@ namespace uma::engine {
 class Admission {
  public:
   Admission(const LaneParts& parts, SlotEviction& eviction, SequenceEnds& ends, Preemption& preemption, ContextShifter& shifter,
-            const PrefixFinder& finder, Placement& placement)
+            const PrefixFinder& finder, Placement& placement, std::shared_ptr<Mailbox<LaneCommand>> inbox)
       : parts_(parts),
         eviction_(eviction),
         ends_(ends),
         preemption_(preemption),
         shifter_(shifter),
         finder_(finder),
-        placement_(placement) {}
+        placement_(placement),
+        inbox_(std::move(inbox)) {}
 
   // Estimates the work that a new sequence brings, on which its place among the waiting ones depends.
   void note_arrival(Sequence& sequence);
@@ -93,6 +96,7 @@ class Admission {
   ContextShifter& shifter_;
   const PrefixFinder& finder_;
   Placement& placement_;
+  const std::shared_ptr<Mailbox<LaneCommand>> inbox_;  // Of the lane: for states that have been read.
 };
 
 }  // namespace uma::engine

@@ -25,7 +25,7 @@ void LaneActivityBoard::note_step(bool did_work) {
   const TimePoint now = parts_.clock.now();
   if (!begins_to_rest && (rests || now < due_)) return;
   due_ = now + kEvery;
-  parts_.recent_work.age(now);
+  parts_.tenants.recent_work.age(now);
   if (begins_to_rest || demand_.is_wanted(now)) board_.publish(std::make_shared<const LaneActivity>(look(now)));
 }
 
@@ -33,7 +33,8 @@ LaneActivity LaneActivityBoard::look(TimePoint now) const {
   LaneActivity activity;
   activity.as_of = now;
   activity.worker.contract_ms = targets_.default_tbt_ms();
-  for (const auto& [tenant, work] : parts_.recent_work.tenants()) add_activity(activity.tenants, tenant, {.work = work});
+  for (const auto& [tenant, work] : parts_.tenants.recent_work.tenants())
+    add_activity(activity.tenants, tenant, {.work = work});
   add_slots(activity);
   add_waiting(activity, now);
   return activity;

@@ -95,7 +95,7 @@ bool Placement::place(Sequence& sequence, PrefixHit hit, TimePoint now) {
   }
   if (!sequence.was_placed()) {
     write_receipt(sequence, hit, had_tokens);
-    parts_.charge(sequence, std::max(1, sequence.usage.recomputed_tokens));
+    parts_.tenants.charge(sequence.job.flow, std::max(1, sequence.usage.recomputed_tokens));
     sequence.times.first_placed = now;
   }
   sequence.resume.snapshot.reset();
@@ -119,10 +119,10 @@ void Placement::enter_slot(Sequence& sequence, std::size_t index) {
   parts_.sequences.set_reordered();
   sequence.state = Sequence::State::running;
   sequence.slot = index;
-  parts_.stats.queue_depth.add(-1);
+  parts_.stats().queue_depth.add(-1);
   if (sequence.is_swapped_out()) {
-    parts_.stats.swapped_sequences.add(-1);
-    parts_.stats.swapped_bytes.add(-static_cast<std::int64_t>(sequence.resume.snapshot->bytes()));
+    parts_.stats().swapped_sequences.add(-1);
+    parts_.stats().swapped_bytes.add(-static_cast<std::int64_t>(sequence.resume.snapshot->bytes()));
   }
 }
 
@@ -159,14 +159,14 @@ void Placement::copy_slot(std::size_t from, std::size_t to, std::size_t count, b
   const auto from_sequence = static_cast<std::int32_t>(from);
   const std::vector<Token>& tokens = parts_.slots[from].tokens;
   const std::uint64_t bytes = state_reservation_bytes(parts_.context, from_sequence);
-  auto reserved = is_one_shot ? parts_.pool.reserve(bytes) : parts_.reserve(bytes, kv::GiveWay::at_once);
+  auto reserved = is_one_shot ? parts_.states.pool().reserve(bytes) : parts_.states.reserve(bytes, kv::GiveWay::at_once);
   if (!reserved) {
     log_debug("lane {}: there is no memory to copy the {} tokens of slot {}, which are computed again", parts_.options.index,
               tokens.size(), from);
     return;
   }
-  const auto copied =
-      copy_sequence(parts_.context, from_sequence, static_cast<std::int32_t>(to), tokens, parts_.pool, std::move(*reserved));
+  const auto copied = copy_sequence(parts_.context, from_sequence, static_cast<std::int32_t>(to), tokens, parts_.states.pool(),
+                                    std::move(*reserved));
   if (!copied) {
     log_warning("lane {}: the {} tokens of slot {} could not be copied and are computed again: {}", parts_.options.index,
                 tokens.size(), from, copied.error().message);
@@ -204,8 +204,8 @@ void Placement::write_receipt(Sequence& sequence, const PrefixHit& hit, bool had
                        : is_own                              ? tier_name(usage.tier)
                                                              : "prefix";
   if (!is_here) return;  // Counted when the restore has ended.
-  parts_.stats.reused_tokens_total.add(static_cast<std::uint64_t>(usage.reused_tokens));
-  parts_.stats.hot_hits_total.add();
+  parts_.stats().reused_tokens_total.add(static_cast<std::uint64_t>(usage.reused_tokens));
+  parts_.stats().hot_hits_total.add();
 }
 
 }  // namespace uma::engine

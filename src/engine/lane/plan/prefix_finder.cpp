@@ -36,7 +36,7 @@ class PrefixFinder::Search {
     if (added == 0 && needs_no_copy) best_ = hit;
     if (added <= 0) return;
     // In reproducible mode computed tokens are always reused, because computing them again may give other bits.
-    const bool is_faster = ready_ms <= finder_.parts_.compute_ms(added, best_.tokens_count);
+    const bool is_faster = ready_ms <= finder_.parts_.costs.compute_ms(added, best_.tokens_count);
     if (is_faster || finder_.parts_.options.is_reproducible) best_ = hit;
   }
   // The begin of the image that this prefix of the chain divides, if it has a grid: a context cannot be cut there. Otherwise
@@ -104,11 +104,11 @@ PrefixHit PrefixFinder::find_stored(const Search& search) const {
 void PrefixFinder::consider_stored(Search& search, PrefixHit hit) const {
   if (hit.kind == PrefixHit::Kind::none) return;
   if (hit.kind == PrefixHit::Kind::snapshot) {
-    return search.consider(hit, parts_.transfer.load_ms(search.sequence().resume.snapshot->bytes()));
+    return search.consider(hit, parts_.costs.transfer.load_ms(search.sequence().resume.snapshot->bytes()));
   }
   // Held until it is loaded, so that it is not evicted for this request.
   if (hit.stored.tier == Tier::warm) hit.held = parts_.options.store->hold(hit.stored.id);
-  search.consider(hit, hit.stored.fetch_ms + parts_.transfer.load_ms(hit.stored.bytes));
+  search.consider(hit, hit.stored.fetch_ms + parts_.costs.transfer.load_ms(hit.stored.bytes));
 }
 
 void PrefixFinder::consider_other_slots(Search& search) const {
@@ -155,13 +155,14 @@ bool PrefixFinder::may_take(std::size_t index, std::int32_t count) const {
 bool PrefixFinder::can_copy(std::size_t index, std::int32_t lost) const {
   if (parts_.shape().is_unified) return true;
   const std::uint64_t bytes = state_reservation_bytes(parts_.context, static_cast<std::int32_t>(index));
-  if (!parts_.shape().can_truncate || parts_.pool.bytes_reserved() + bytes > parts_.pool.bytes_max()) return false;
+  if (!parts_.shape().can_truncate || parts_.states.pool().bytes_reserved() + bytes > parts_.states.pool().bytes_max())
+    return false;
   const double ms = copy_ms(parts_.slots[index].tokens.size());
-  return ms <= parts_.compute_ms(lost, 0) && (ms <= kCopyPauseMs || !parts_.sequences.someone_streams());
+  return ms <= parts_.costs.compute_ms(lost, 0) && (ms <= kCopyPauseMs || !parts_.sequences.someone_streams());
 }
 
 double PrefixFinder::copy_ms(std::size_t tokens) const {
-  return parts_.transfer.move_ms(tokens * parts_.shape().kv_bytes_per_token);
+  return parts_.costs.transfer.move_ms(tokens * parts_.shape().kv_bytes_per_token);
 }
 
 // Waits only if the common prefix is at least half of the other prompt. An interactive request does not wait for a background
@@ -179,7 +180,7 @@ RequestId PrefixFinder::find_running(const Sequence& sequence, const PrefixHit& 
     const auto added = static_cast<std::int32_t>(common) - hit.tokens_count;
     if (added < sched::kFastChunk || common <= slot.tokens.size() || 2 * common < other.chain.size()) continue;
     const bool is_copied = !parts_.shape().is_unified;
-    if (is_copied && copy_ms(other.chain.size()) > parts_.compute_ms(added, hit.tokens_count)) continue;
+    if (is_copied && copy_ms(other.chain.size()) > parts_.costs.compute_ms(added, hit.tokens_count)) continue;
     return other.job.id;
   }
   return {};

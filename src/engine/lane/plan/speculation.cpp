@@ -25,7 +25,7 @@ void Speculation::add_drafts(std::span<sched::PlanRow> decode) {
   has_drafted_ = false;
   accepted_ = 0;
   more_rows_ = 0;
-  const bool is_measuring = parts_.stats.decode_ticks_total.value() % kPlainEvery == 0;
+  const bool is_measuring = parts_.stats().decode_ticks_total.value() % kPlainEvery == 0;
   if (!shape.is_unified && shape.can_truncate && !options.is_reproducible && !is_measuring) choose_padding(decode);
   // Rejected tokens are dropped. In reproducible mode drafts beside several sequences would leave single rows.
   if (!options.speculates || !shape.can_truncate || (options.is_reproducible && decode.size() > 1)) return;
@@ -60,7 +60,7 @@ void Speculation::choose_padding(std::span<const sched::PlanRow> decode) {
     const Slot& slot = parts_.slots[index++];
     if (slot.is_running || size_of(slot.tokens) >= parts_.shape().sequence_cells_max) return;
     padded.add_padding(size_of(slot.tokens));
-    const double ms = parts_.step_model.predict_ms(padded);
+    const double ms = parts_.costs.step_model.predict_ms(padded);
     if (ms >= kGainMin * plain_ms_) continue;
     plain_ms_ = ms;
     padding_ = padded.padding_rows;
@@ -77,7 +77,7 @@ void Speculation::clear_draft(Draft& draft) {
 
 // The expected time of the planned decode call with so many more rows.
 double Speculation::expected_ms(std::int32_t more_rows) const {
-  return parts_.step_model.predict_ms(plain_.with_drafts(more_rows));
+  return parts_.costs.step_model.predict_ms(plain_.with_drafts(more_rows));
 }
 
 std::int32_t Speculation::drafted(std::span<const sched::PlanRow> decode) const {
@@ -126,7 +126,7 @@ bool Speculation::allot(std::span<const sched::PlanRow> decode, std::int32_t row
     const std::int32_t room = parts_.options.is_reproducible ? size_of(draft.tokens) : tokens_possible(sequence, rows_max);
     offers_.push_back({.chance = draft.control().chance(), .available = size_of(draft.tokens), .room = room});
   }
-  if (!parts_.step_model.knows_draft_rows()) {
+  if (!parts_.costs.step_model.knows_draft_rows()) {
     try_once(rows_max);
   } else {
     if (!balance_.may_draft()) {
@@ -183,7 +183,7 @@ void Speculation::draft_from_model(std::span<const sched::PlanRow> decode, std::
                            .distributions = &draft.distributions});
   }
   const ModelDrafter::Costs costs{
-      .call_ms = plain_ms_, .token_ms = plain_ms_ / plain_.decode_rows, .row_ms = parts_.step_model.draft_row_ms()};
+      .call_ms = plain_ms_, .token_ms = plain_ms_ / plain_.decode_rows, .row_ms = parts_.costs.step_model.draft_row_ms()};
   const TimePoint began = parts_.clock.now();
   drafter_->draft(candidates_, costs, rows_left, calls_.threads());
   drafting_ms_ = to_ms(parts_.clock.now() - began);
@@ -203,8 +203,8 @@ void Speculation::verify(Sequence& sequence, std::int32_t row, std::int32_t rows
   const std::int32_t drafted = rows - 1 - draft.fill;
   if (drafted > 0) {
     draft.control().observe(drafted, std::min(right, drafted));
-    parts_.stats.drafted_tokens_total.add(static_cast<std::uint64_t>(drafted));
-    parts_.stats.drafted_accepted_total.add(static_cast<std::uint64_t>(std::min(right, drafted)));
+    parts_.stats().drafted_tokens_total.add(static_cast<std::uint64_t>(drafted));
+    parts_.stats().drafted_accepted_total.add(static_cast<std::uint64_t>(std::min(right, drafted)));
   }
   accepted_ += right;
   const std::int32_t kept = known + right;

@@ -20,7 +20,7 @@ void TickPlanner::build_views(TimePoint now) {
   least_work_of_prompts_ = std::numeric_limits<double>::infinity();
   for (const SequencePtr& sequence : parts_.sequences) {
     if (!sequence->is_running() || sequence->generated() > 0) continue;
-    least_work_of_prompts_ = std::min(least_work_of_prompts_, parts_.shares.rank(sequence->job.flow).tenant_work);
+    least_work_of_prompts_ = std::min(least_work_of_prompts_, parts_.tenants.shares.rank(sequence->job.flow).tenant_work);
   }
   views_.clear();
   groups_.resize(1);
@@ -69,10 +69,10 @@ bool TickPlanner::someone_decodes() const {
 }
 
 std::optional<TimePoint> TickPlanner::begin_tick(TimePoint now, bool has_image) {
-  parts_.cores.set_decode_busy(!views_.empty() || has_image);
+  cores_.set_decode_busy(!views_.empty() || has_image);
   if (should_gather(now)) return gather_.until;
-  if (now < next_tick_ && someone_decodes() && parts_.cores.takes_turns()) return next_tick_;
-  const TimePoint free_at = TimePoint() + from_ms(parts_.bandwidth.free_at_ms());
+  if (now < next_tick_ && someone_decodes() && cores_.takes_turns()) return next_tick_;
+  const TimePoint free_at = TimePoint() + from_ms(bandwidth_.free_at_ms());
   if (now < free_at && !views_.empty()) return free_at;
   const auto wait_ms = turns_.select(views_, to_ms(now.time_since_epoch()));
   return wait_ms ? std::optional(now + from_ms(*wait_ms)) : std::nullopt;
@@ -99,7 +99,7 @@ bool TickPlanner::should_gather(TimePoint now) {
     std::int32_t pending = 0;
     for (const sched::SequenceView& view : views_) pending += view.pending_tokens;
     if (gather_.sequences == 0) gather_.began = now;
-    const double tick_ms = parts_.step_model.prefill_ms(pending, 0);
+    const double tick_ms = parts_.costs.step_model.prefill_ms(pending, 0);
     const TimePoint latest = gather_.began + from_ms(std::min(kGatherMaxMs, tick_ms / 20));
     gather_.sequences = parts_.sequences.size();
     gather_.until = std::min(now + from_ms(kGatherQuietMs), latest);
@@ -114,9 +114,9 @@ sched::BatchPlan& TickPlanner::plan(double spent_ms, bool is_idle) {
   limits.cells = static_cast<std::int64_t>(parts_.slots.cells_top());
   limits.tick_ms = tick_target_ms() - spent_ms;
   limits.fixed_grid = parts_.options.is_reproducible;
-  limits.serves_background = parts_.stats.ticks_total.value() % kBackgroundEvery == 0;
+  limits.serves_background = parts_.stats().ticks_total.value() % kBackgroundEvery == 0;
   if (is_idle) views_.clear();
-  sched::plan_batch(views_, parts_.step_model, limits, chunk_size_, plan_);
+  sched::plan_batch(views_, parts_.costs.step_model, limits, chunk_size_, plan_);
   if (!plan_.is_empty()) {
     const sched::PlanRow& last = plan_.prefill.empty() ? plan_.decode.back() : plan_.prefill.back();
     std::swap(groups_.front(), groups_[static_cast<std::size_t>(last.group)]);
@@ -146,13 +146,13 @@ double TickPlanner::prompt_rank(const Sequence& sequence, std::int32_t pending, 
                               .waited_ms = to_ms(now - sequence.job.received),
                               .placed_ms = to_ms(now - sequence.times.placed),
                               .due_ms = time_left_ms(sequence, now)},
-                             parts_.step_model);
+                             parts_.costs.step_model);
 }
 
 // A client's target orders the prompts of its tenant, and puts them before prompts of tenants for which as much work was done.
 // It takes nothing from a tenant for which less was done.
 TimePoint TickPlanner::prompt_due(const Sequence& sequence) const {
-  const bool has_turn = parts_.shares.rank(sequence.job.flow).tenant_work <= least_work_of_prompts_;
+  const bool has_turn = parts_.tenants.shares.rank(sequence.job.flow).tenant_work <= least_work_of_prompts_;
   return has_turn ? targets_.first_token_due(sequence) : kNever;
 }
 

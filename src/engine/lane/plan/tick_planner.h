@@ -7,8 +7,10 @@
 
 #include "base/clock.h"
 #include "engine/lane/lane_parts.h"
+#include "engine/lane/plan/core_share.h"
 #include "engine/lane/plan/latency_targets.h"
 #include "llm/adapters.h"
+#include "sched/bytes_moved.h"
 #include "sched/plan_batch.h"
 #include "sched/policy.h"
 
@@ -16,8 +18,12 @@ namespace uma::engine {
 
 class TickPlanner {
  public:
-  TickPlanner(const LaneParts& parts, LatencyTargets& targets)
-      : parts_(parts), targets_(targets), turns_(parts.options.policy, parts.shape().sequences) {}
+  TickPlanner(const LaneParts& parts, LatencyTargets& targets, CoreShare& cores, const sched::BandwidthBudget& bandwidth)
+      : parts_(parts),
+        targets_(targets),
+        cores_(cores),
+        bandwidth_(bandwidth),
+        turns_(parts.options.policy, parts.shape().sequences) {}
 
   // Makes the views of the running sequences that can be computed.
   void build_views(TimePoint now);
@@ -57,6 +63,8 @@ class TickPlanner {
 
   const LaneParts& parts_;
   LatencyTargets& targets_;
+  CoreShare& cores_;
+  const sched::BandwidthBudget& bandwidth_;
   sched::TurnTaker turns_;
   sched::ChunkSize chunk_size_;
   sched::BatchPlan plan_;

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/lane/lane_stats.h"
 #include "engine/lane/lane_test_support.h"
 #include "llm/media/image_tokens.h"
 
@@ -118,6 +119,7 @@ TEST_F(TickPlannerTest, ABandwidthBudgetSpacesTheTicks) {
 LaneOptions with_target_tbt(double ms) {
   LaneOptions options;
   options.target_tbt_ms = ms;
+  options.stats = std::make_shared<LaneStats>();
   return options;
 }
 
@@ -132,7 +134,7 @@ class TickPlannerAlone : public ::testing::Test {
     job.flow = {tenant, slot};
     job.tokens.assign(static_cast<std::size_t>(tokens - generated), 'x');
     job.received = clock_.now();
-    shares_.enter(job.flow);
+    tenants_.shares.enter(job.flow);
     auto sequence = std::make_unique<Sequence>(std::move(job), vocab_, std::span<const Token>());
     sequence->chain.resize(static_cast<std::size_t>(tokens), 'y');
     sequence->state = Sequence::State::running;
@@ -147,46 +149,29 @@ class TickPlannerAlone : public ::testing::Test {
   LaneOptions options_ = with_target_tbt(40);
   testing::FakeVocab vocab_;
   FakeContext context_{{.cells = 4000}};
-  kv::BytePool pool_{0};
-  LaneStats stats_;
   CoreShare cores_{1, 0};
   sched::BandwidthBudget bandwidth_{0};
-  const std::shared_ptr<Mailbox<LaneCommand>> inbox_ = std::make_shared<Mailbox<LaneCommand>>();
-  const std::unique_ptr<PrefillLane> no_prefill_;
-  sched::StepModel step_model_;
-  sched::FairShare shares_;
-  sched::SlotShares slot_shares_;
-  sched::RecentWork recent_work_;
-  TransferCost transfer_;
+  LaneCosts costs_;
+  TenantShares tenants_;
   SequenceList sequences_;
   SlotTable slots_{context_, true};
-  StateFamilies families_{nullptr, "", true};
+  StateMemory states_{nullptr, "", true};
   const LaneParts parts_{.options = options_,
-                         .vocab = vocab_,
                          .clock = clock_,
                          .context = context_,
-                         .families = families_,
-                         .pool = pool_,
-                         .stats = stats_,
-                         .cores = cores_,
-                         .bandwidth = bandwidth_,
-                         .inbox = inbox_,
-                         .prefill = no_prefill_,
-                         .step_model = step_model_,
-                         .shares = shares_,
-                         .slot_shares = slot_shares_,
-                         .recent_work = recent_work_,
-                         .transfer = transfer_,
+                         .costs = costs_,
+                         .tenants = tenants_,
+                         .states = states_,
                          .sequences = sequences_,
                          .slots = slots_};
-  LatencyTargets targets_{options_, step_model_};
-  TickPlanner planner_{parts_, targets_};
+  LatencyTargets targets_{options_, costs_.step_model};
+  TickPlanner planner_{parts_, targets_, cores_, bandwidth_};
 };
 
 TEST_F(TickPlannerAlone, SeesWhatCanBeComputed) {
   add(20, 5);
   add(20, 19, 3);
-  add(20, 5).begin(Offloaded());
+  add(20, 5).begin(Verifying());
   add(20, 5).state = Sequence::State::waiting;
   planner_.build_views(clock_.now());
   ASSERT_EQ(planner_.views().size(), 2u);
@@ -199,7 +184,7 @@ TEST_F(TickPlannerAlone, SeesWhatCanBeComputed) {
 TEST_F(TickPlannerAlone, TheFirstTickAfterIdlenessWaitsForMoreAMoment) {
   sched::StepShape prompt;
   prompt.add_chunk(15, 0);
-  for (int i = 0; i < 20; ++i) step_model_.observe(prompt, 100);
+  for (int i = 0; i < 20; ++i) costs_.step_model.observe(prompt, 100);
   add(20, 5);
   planner_.build_views(clock_.now());
   const auto until = planner_.begin_tick(clock_.now(), false);
@@ -237,7 +222,7 @@ TEST_F(TickPlannerAlone, AWantedFirstTokenMakesAPromptDueWhereItsTenantHasItsTur
   EXPECT_EQ(planner_.prompt_due(wants), clock_.now() + std::chrono::milliseconds(100));
   EXPECT_EQ(planner_.views()[0].due_ms, 100);
   add(20, 5, 0, "b");
-  shares_.charge(wants.job.flow, 1000);
+  tenants_.shares.charge(wants.job.flow, 1000);
   planner_.build_views(clock_.now());
   EXPECT_EQ(planner_.prompt_due(wants), kNever) << "less was done for the other tenant";
 }

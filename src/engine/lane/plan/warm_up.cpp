@@ -25,7 +25,7 @@ constexpr TraceKind kWarmUpSpan{.name = "warm up", .numbers = {"rows"}};
 
 }  // namespace
 
-WarmUp::WarmUp(const LaneParts& parts, ContextCalls& calls) : parts_(parts), calls_(calls) {
+WarmUp::WarmUp(const LaneParts& parts, ContextCalls& calls, Token token) : parts_(parts), calls_(calls), token_(token) {
   const llm::ContextShape& shape = parts.shape();
   if (!parts.options.warms_up) return;
   holds_requests_ = parts.options.is_on_devices;
@@ -68,7 +68,7 @@ bool WarmUp::take_kept() {
   calls_.set_decode_threads();
   const auto kept = parts_.options.widths->find(parts_.context.state_identity(), calls_.threads());
   if (!kept) return false;
-  parts_.step_model.set_width_costs(*kept);
+  parts_.costs.step_model.set_width_costs(*kept);
   log_info("lane {}: the times of decode calls are known from an earlier start", parts_.options.index);
   return true;
 }
@@ -92,7 +92,7 @@ void WarmUp::take_width(std::int32_t rows, double ms) {
   const bool is_worth_taking = next_ == warming_ + round || next_ == steps_.size();  // After the first round, and the last.
   const bool all_took_time = std::ranges::all_of(width_ms_, [](double time) { return time > 0; });
   if (!is_worth_taking || !all_took_time) return;
-  parts_.step_model.set_width_costs(width_ms_);
+  parts_.costs.step_model.set_width_costs(width_ms_);
   if (next_ == steps_.size()) keep_widths();
 }
 
@@ -110,9 +110,9 @@ void WarmUp::advance() {
     if (parts_.options.others_busy_while_measured) (void)parts_.options.others_busy_while_measured();
   }
   const Step step = steps_[next_++];
-  if (step.rows > sched::kFastChunk && parts_.step_model.prefill_ms(step.rows, 0) > kLargeMaxMs) return;
+  if (step.rows > sched::kFastChunk && parts_.costs.step_model.prefill_ms(step.rows, 0) > kLargeMaxMs) return;
   const std::int32_t first = step.is_measured ? *room() : 0;
-  const Token token = parts_.vocab.bos().value_or(0);
+  const Token token = token_;
   rows_.clear();
   sched::StepShape shape;
   for (std::int32_t sequence = first; sequence < first + step.sequences; ++sequence) {
@@ -129,7 +129,7 @@ void WarmUp::advance() {
       calls_.run(false, {}, interruptible, [&](llm::CallMonitor* monitor) { return parts_.context.decode(rows_, monitor); });
   const bool is_complete = status && *status == llm::DecodeStatus::done;
   if (is_complete && !step.is_first && !step.is_measured) {
-    parts_.step_model.observe(shape, calls_.last().ms());
+    parts_.costs.step_model.observe(shape, calls_.last().ms());
     held_ms_ += calls_.last().ms();
     holds_requests_ = holds_requests_ && calls_.last().ms() <= kShortMs && held_ms_ <= kHoldMaxMs;
   }

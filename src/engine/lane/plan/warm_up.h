@@ -25,7 +25,8 @@ class WarmUp {
   // Stands for a request in ContextCalls::cancel(), which ends the running call.
   static constexpr RequestId kId{UINT64_MAX};
 
-  WarmUp(const LaneParts& parts, ContextCalls& calls);
+  // The rows of its calls have this token.
+  WarmUp(const LaneParts& parts, ContextCalls& calls, Token token);
 
   // Whether there is a call to run now. Requires: no sequence has a slot.
   [[nodiscard]] bool is_wanted() const { return next_ < warming_ || (next_ < steps_.size() && room()); }
@@ -63,6 +64,7 @@ class WarmUp {
 
   const LaneParts& parts_;
   ContextCalls& calls_;
+  const Token token_;
   std::vector<Step> steps_;
   std::size_t warming_ = 0;  // The steps before the measurement.
   std::size_t next_ = 0;

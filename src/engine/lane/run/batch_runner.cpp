@@ -29,15 +29,15 @@ bool BatchRunner::run(sched::BatchPlan& plan) {
   for (const sched::PlanRow& row : plan.prefill) rows += row.tokens_count;
   if (plan.is_empty() || !preemption_.free_cells(rows)) return false;
   const ContextCalls::PrefillPause pause(calls_);
-  parts_.stats.ticks_total.add();
+  parts_.stats().ticks_total.add();
   if (!plan.decode.empty()) run_decode(plan);
   if (!plan.prefill.empty()) run_prefill(plan.prefill);
   return true;
 }
 
 void BatchRunner::run_decode(sched::BatchPlan& plan) {
-  parts_.stats.decode_ticks_total.add();
-  parts_.stats.decode_rows_total.add(plan.decode.size());
+  parts_.stats().decode_ticks_total.add();
+  parts_.stats().decode_rows_total.add(plan.decode.size());
   std::span<sched::PlanRow> rows(plan.decode);
   bool did_all = true;
   while (did_all && !rows.empty()) {
@@ -75,7 +75,7 @@ bool BatchRunner::run_decode_call(std::span<const sched::PlanRow> rows) {
   }
   sampler_.forget_chosen();
   const TimePoint ended = parts_.clock.now();
-  parts_.stats.sampling.record_ms(to_ms(ended - now));
+  parts_.stats().sampling.record_ms(to_ms(ended - now));
   record_span(kSampleSpan, now, ended, {static_cast<std::int64_t>(rows.size())});
   return true;
 }
@@ -176,7 +176,7 @@ bool BatchRunner::run_call(std::span<const sched::PlanRow> rows, bool is_prefill
   sched::StepShape shape = append_rows(rows, is_prefill);
   const std::size_t useful = rows_.size();
   if (!is_prefill) append_padding(shape);
-  calls_.set_threads(needs_one_thread(rows) ? 1 : parts_.cores.decode_threads());
+  needs_one_thread(rows) ? calls_.set_threads(1) : calls_.set_decode_threads();
   const auto status = calls_.run(!is_prefill, sequence_of(rows.front()).job.adapters, interruptible_,
                                  [&](llm::CallMonitor* monitor) { return parts_.context.decode(rows_, monitor); });
   drop_padding(useful);
@@ -185,7 +185,7 @@ bool BatchRunner::run_call(std::span<const sched::PlanRow> rows, bool is_prefill
     return false;
   }
   const double ms = calls_.last().ms();
-  const double predicted_ms = parts_.step_model.predict_ms(shape);
+  const double predicted_ms = parts_.costs.step_model.predict_ms(shape);
   log_debug("lane {}: {} call of {} rows for {} sequences took {:.2f} ms, {:.2f} were predicted", parts_.options.index,
             is_prefill ? "prefill" : "decode", rows_.size(), rows.size(), ms, predicted_ms);
   record_span(is_prefill ? kPrefillSpan : kDecodeSpan, calls_.last().began, calls_.last().ended,
@@ -200,10 +200,10 @@ bool BatchRunner::run_call(std::span<const sched::PlanRow> rows, bool is_prefill
   }
   // Rows with logits take longer than others of a prompt.
   const auto is_scored = [&](const sched::PlanRow& row) { return sequence_of(row).lacks_prompt_logprobs(); };
-  if (std::ranges::none_of(rows, is_scored)) parts_.step_model.observe(shape, ms);
+  if (std::ranges::none_of(rows, is_scored)) parts_.costs.step_model.observe(shape, ms);
   if (!is_prefill) compactor_.charge(shape.decode_rows + shape.draft_rows, ms);
-  (is_prefill ? parts_.stats.prefill_call : parts_.stats.decode_call).record_ms(ms);
-  if (is_prefill) parts_.stats.prompt_tokens_total.add(useful);
+  (is_prefill ? parts_.stats().prefill_call : parts_.stats().decode_call).record_ms(ms);
+  if (is_prefill) parts_.stats().prompt_tokens_total.add(useful);
   add_computed(rows, is_prefill);
   return true;
 }
@@ -218,7 +218,7 @@ void BatchRunner::add_computed(std::span<const sched::PlanRow> rows, bool is_pre
   }
   const double bytes = calls_.charge(rows_count, kv_tokens);
   if (!is_prefill) {
-    parts_.stats.bytes_moved_per_token.store(bytes / static_cast<double>(rows.size()), std::memory_order_relaxed);
+    parts_.stats().bytes_moved_per_token.store(bytes / static_cast<double>(rows.size()), std::memory_order_relaxed);
   }
   for (const sched::PlanRow& row : rows) {
     Sequence& sequence = sequence_of(row);
@@ -226,7 +226,7 @@ void BatchRunner::add_computed(std::span<const sched::PlanRow> rows, bool is_pre
       const Token token = sequence.token_at(parts_.cached(sequence));
       parts_.slots.append(sequence.slot, std::span(&token, 1));
     }
-    sequence.enter_batch(calls_.last().began, parts_.stats);
+    sequence.enter_batch(calls_.last().began, parts_.stats());
   }
 }
 
@@ -256,7 +256,7 @@ void BatchRunner::run_one_by_one(std::span<const sched::PlanRow> rows, const Err
 }
 
 void BatchRunner::report_progress(Sequence& sequence, std::int32_t done) {
-  const double rate = parts_.step_model.prefill_tokens_per_ms();
+  const double rate = parts_.costs.step_model.prefill_tokens_per_ms();
   ProgressEvent progress{.stage = ProgressStage::prefill, .done = done, .total = size_of(sequence.chain)};
   if (rate > 0) progress.eta_ms = static_cast<double>(progress.total - done) / rate;
   // The stream continues if a progress report fails.

@@ -26,7 +26,7 @@ void ContextCalls::use_adapters(const llm::AdapterSet& adapters) {
   if (adapters == adapters_) return;
   parts_.context.use_adapters(adapters);
   adapters_ = adapters;
-  parts_.stats.adapter_changes_total.add();
+  parts_.stats().adapter_changes_total.add();
 }
 
 void ContextCalls::watch_load(TimePoint now) {
@@ -41,8 +41,8 @@ void ContextCalls::watch_load(TimePoint now) {
   thread_control_.observe(*busy);
   const std::int32_t threads = thread_control_.threads();
   if (threads == before) return;
-  parts_.cores.set_threads(threads);
-  parts_.stats.threads.set(threads);
+  cores_.set_threads(threads);
+  parts_.stats().threads.set(threads);
   log_info("lane {}: computes with {} of {} threads, because other processes use {:.1f} cores", options.index, threads,
            options.threads, *busy);
 }
@@ -51,16 +51,16 @@ void ContextCalls::set_threads(std::int32_t threads) {
   if (threads == threads_) return;
   threads_ = threads;
   parts_.context.set_threads(threads);
-  parts_.step_model.set_threads(threads);
+  parts_.costs.step_model.set_threads(threads);
 }
 
 ContextCalls::PrefillPause::PrefillPause(ContextCalls& calls)
-    : calls_(calls), is_taken_(!calls.is_pausing_ && calls.parts_.cores.takes_turns()) {
+    : calls_(calls), is_taken_(!calls.is_pausing_ && calls.cores_.takes_turns()) {
   if (!is_taken_) return;
   calls_.is_pausing_ = true;
   const LaneParts& parts = calls_.parts_;
   const TimePoint began = parts.clock.now();
-  parts.cores.gate().close();
+  calls_.cores_.gate().close();
   const TimePoint ended = parts.clock.now();
   record_span(kPauseSpan, began, ended);
   const double ms = to_ms(ended - began);
@@ -71,20 +71,20 @@ ContextCalls::PrefillPause::PrefillPause(ContextCalls& calls)
 ContextCalls::PrefillPause::~PrefillPause() {
   if (!is_taken_) return;
   calls_.is_pausing_ = false;
-  calls_.parts_.cores.gate().open();
+  calls_.cores_.gate().open();
 }
 
 double ContextCalls::charge(std::int32_t rows, double kv_tokens) {
   const double bytes = sched::bytes_of_call(parts_.options.weights, rows, kv_tokens, parts_.shape().kv_bytes_per_token);
-  parts_.stats.record_bytes_moved(bytes, last_.ms());
-  parts_.bandwidth.charge(bytes, to_ms(last_.began.time_since_epoch()));
+  parts_.stats().record_bytes_moved(bytes, last_.ms());
+  bandwidth_.charge(bytes, to_ms(last_.began.time_since_epoch()));
   return bytes;
 }
 
 // The time that the tick leaves, but at least a quarter of a decode call, and at most the usual time of a tick if the streams
 // would wait longer.
 double ContextCalls::prefill_slice_ms(double tick_ms, std::int32_t decode_calls) const {
-  const double call_ms = parts_.step_model.decode_ms() * decode_calls;
+  const double call_ms = parts_.costs.step_model.decode_ms() * decode_calls;
   return std::max(call_ms / 4, std::min(tick_ms, std::max(parts_.options.tick_ms, 1.5 * call_ms)) - call_ms - gate_ms_);
 }
 

@@ -13,9 +13,11 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "engine/lane/lane_parts.h"
+#include "engine/lane/plan/core_share.h"
 #include "engine/lane/run/interrupt.h"
 #include "llm/adapters.h"
 #include "llm/model.h"
+#include "sched/bytes_moved.h"
 #include "sched/plan_batch.h"
 #include "sched/thread_control.h"
 
@@ -23,7 +25,8 @@ namespace uma::engine {
 
 class ContextCalls {
  public:
-  explicit ContextCalls(const LaneParts& parts) : parts_(parts), thread_control_(parts.options.threads) {}
+  ContextCalls(const LaneParts& parts, CoreShare& cores, sched::BandwidthBudget& bandwidth)
+      : parts_(parts), cores_(cores), bandwidth_(bandwidth), thread_control_(parts.options.threads) {}
 
   // --- Any thread.
   // Ends the running call if it computes the request's prompt.
@@ -37,7 +40,7 @@ class ContextCalls {
   void watch_load(TimePoint now);
   // Sets the number of threads for the next calls.
   void set_threads(std::int32_t threads);
-  void set_decode_threads() { set_threads(parts_.cores.decode_threads()); }
+  void set_decode_threads() { set_threads(cores_.decode_threads()); }
   [[nodiscard]] std::int32_t threads() const { return threads_; }
 
   // Pauses the prefill lane for its lifetime, if the two lanes take turns and it is not paused already.
@@ -68,8 +71,8 @@ class ContextCalls {
     auto done = std::forward<Call>(call)(of.empty() ? nullptr : &interrupt_);
     last_.ended = parts_.clock.now();
     set_interruptible({});
-    parts_.stats.record_call_ended(last_.ended, has_decode_rows);
-    parts_.stats.batch_calls_total.add();
+    parts_.stats().record_call_ended(last_.ended, has_decode_rows);
+    parts_.stats().batch_calls_total.add();
     if (!done && !parts_.context.is_lost() && parts_.slots.notice_losses()) has_lost_tokens_ = true;
     return done;
   }
@@ -94,6 +97,8 @@ class ContextCalls {
   void use_adapters(const llm::AdapterSet& adapters);
 
   const LaneParts& parts_;
+  CoreShare& cores_;
+  sched::BandwidthBudget& bandwidth_;
   sched::ThreadControl thread_control_;
   TimePoint load_asked_{};
   std::int32_t threads_ = 0;  // The context's current number of threads; 0: not set yet.

@@ -46,7 +46,7 @@ void ImagePrompts::prepare(Sequence& sequence) {
     if (!is_new) continue;
     try {
       parts_.options.encode(wanted.tenant, wanted.image, asked->second.get_token(),
-                            [inbox = parts_.inbox, wanted](Expected<image::EncodedPtr> encoded) {
+                            [inbox = inbox_, wanted](Expected<image::EncodedPtr> encoded) {
                               inbox->push(EncodedReport{wanted, std::move(encoded)});
                             });
     } catch (...) {
@@ -124,8 +124,8 @@ void ImagePrompts::run(Sequence& sequence) {
   const double ms = calls_.last().ms();
   record_span(kImageSpan, calls_.last().began, calls_.last().ended, {rows, static_cast<std::int64_t>(sequence.job.id.value)});
   log_debug("lane {}: {} rows of an image took {:.2f} ms", parts_.options.index, rows, ms);
-  parts_.stats.prefill_call.record_ms(ms);
-  parts_.stats.prompt_tokens_total.add(static_cast<std::uint64_t>(rows));
+  parts_.stats().prefill_call.record_ms(ms);
+  parts_.stats().prompt_tokens_total.add(static_cast<std::uint64_t>(rows));
   const sched::PlanRow row{.index = parts_.sequences.index_of(sequence), .slot = image.sequence, .tokens_count = rows};
   runner_.add_computed(std::span(&row, 1), true);
   if (sequence.job.wants_progress) runner_.report_progress(sequence, end);

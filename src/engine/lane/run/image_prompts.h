@@ -3,10 +3,13 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <stop_token>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/mailbox.h"
 #include "engine/lane/lane_command.h"
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/move/preemption.h"
@@ -21,8 +24,14 @@ namespace uma::engine {
 class ImagePrompts {
  public:
   ImagePrompts(const LaneParts& parts, ContextCalls& calls, SequenceEnds& ends, Preemption& preemption, ReplySampler& sampler,
-               BatchRunner& runner)
-      : parts_(parts), calls_(calls), ends_(ends), preemption_(preemption), sampler_(sampler), runner_(runner) {}
+               BatchRunner& runner, std::shared_ptr<Mailbox<LaneCommand>> inbox)
+      : parts_(parts),
+        calls_(calls),
+        ends_(ends),
+        preemption_(preemption),
+        sampler_(sampler),
+        runner_(runner),
+        inbox_(std::move(inbox)) {}
 
   // Moves running sequences back to a position where a call can begin, requests the encodings that they need next, and ends
   // those that no sequence needs any more.
@@ -46,7 +55,8 @@ class ImagePrompts {
   Preemption& preemption_;
   ReplySampler& sampler_;
   BatchRunner& runner_;
-  std::map<AskedImage, std::stop_source> encoding_;  // Images whose encodings were requested; ends them.
+  const std::shared_ptr<Mailbox<LaneCommand>> inbox_;  // Of the lane: for encoded images.
+  std::map<AskedImage, std::stop_source> encoding_;    // Images whose encodings were requested; ends them.
 };
 
 }  // namespace uma::engine

@@ -78,7 +78,10 @@ class PrefillLane {
               sched::BandwidthBudget& bandwidth, LaneStats& stats, const Clock& clock, OnReport on_report);
 
   // --- Any thread.
-  void post(PrefillJob job) { inbox_.push(std::move(job)); }
+  void post(PrefillJob job) {
+    cores_.prefill_job_sent();
+    inbox_.push(std::move(job));
+  }
   // Cancels a job, even within a call. Its final report may already have been sent.
   void cancel(RequestId id);
   void close();

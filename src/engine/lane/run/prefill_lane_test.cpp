@@ -16,10 +16,7 @@ namespace {
 
 class PrefillLaneTest : public ::testing::Test {
  protected:
-  void post(PrefillJob job) {
-    cores_.prefill_job_sent();
-    lane_.post(std::move(job));
-  }
+  void post(PrefillJob job) { lane_.post(std::move(job)); }
   // A prompt of so many tokens, with the memory for a wider context.
   void post_prompt(std::uint64_t id, std::size_t tokens) {
     PrefillJob job;

@@ -63,7 +63,7 @@ void ReplySampler::sample_row(Sequence& sequence, std::int32_t row, TimePoint no
     return calls_.set_unsound();
   }
   sequence.is_recomputing = false;
-  parts_.stats.logits_rows_total.add();
+  parts_.stats().logits_rows_total.add();
   if (parts_.options.on_logits) parts_.options.on_logits(sequence.job.id, logits);
   ends_.contain(sequence, [&] {
     if (end_without_tokens(sequence)) return;
@@ -74,8 +74,8 @@ void ReplySampler::sample_row(Sequence& sequence, std::int32_t row, TimePoint no
 }
 
 void ReplySampler::sample_first(Sequence& sequence, std::span<float> logits) {
-  parts_.stats.logits_rows_total.add();
-  parts_.stats.logits_copied_total.add();
+  parts_.stats().logits_rows_total.add();
+  parts_.stats().logits_copied_total.add();
   if (parts_.options.on_logits) parts_.options.on_logits(sequence.job.id, logits);
   ends_.contain(sequence, [&] {
     if (end_without_tokens(sequence)) return;
@@ -126,7 +126,7 @@ bool ReplySampler::add_prompt_logprobs(Sequence& sequence, std::int32_t begin, s
                             Error{ErrorCode::runtime_decode, "the library returned no logits for a token of the prompt"});
       }
       const std::int32_t top = sequence.reply.logprobs_top();
-      sequence.prompt_logprobs.push_back(llm::logprobs_of(logits, sequence.chain[predicted], top, parts_.vocab));
+      sequence.prompt_logprobs.push_back(llm::logprobs_of(logits, sequence.chain[predicted], top, vocab_));
       sequence.prompt_logprobs_bytes += chat::logprobs_bytes(sequence.prompt_logprobs.back());
     }
     if (auto charged = charge_logprobs(sequence); !charged) {
@@ -164,8 +164,8 @@ void ReplySampler::count_grammar(Sequence& sequence, std::uint64_t before) {
   const std::uint64_t work = sequence.sampler.grammar_work() - before;
   grammar_work_ += work;
   const double ms = static_cast<double>(work) / llm::TokenConstraint::kWorkPerMs;
-  const auto tokens = static_cast<std::int64_t>(ms * parts_.step_model.prefill_tokens_per_ms());
-  if (tokens > 0 && !sequence.is_finished()) parts_.charge(sequence, tokens);  // Else its flow may have left.
+  const auto tokens = static_cast<std::int64_t>(ms * parts_.costs.step_model.prefill_tokens_per_ms());
+  if (tokens > 0 && !sequence.is_finished()) parts_.tenants.charge(sequence.job.flow, tokens);  // Else its flow may have left.
 }
 
 void ReplySampler::push_token(Sequence& sequence, Token token, TimePoint now) {
@@ -175,15 +175,15 @@ void ReplySampler::push_token(Sequence& sequence, Token token, TimePoint now) {
         sequence, FinishReason::error,
         Error{ErrorCode::runtime_decode, "no token of the model can continue the reply according to its grammar"});
   }
-  if (parts_.vocab.is_end_of_generation(token) || sequence.reply.is_end(token)) {
+  if (vocab_.is_end_of_generation(token) || sequence.reply.is_end(token)) {
     const auto closing = sequence.reply.instead_of_end();
     if (!closing) return end_by_token(sequence, token);
     token = *closing;
   }
   sequence.chain.push_back(token);
   sequence.sampler.accept(token);
-  parts_.stats.tokens_total.add();
-  parts_.charge(sequence, 1);
+  parts_.stats().tokens_total.add();
+  parts_.tenants.charge(sequence.job.flow, 1);
   record_latency(sequence, now);
 
   using Next = chat::ReplyStream::Next;
@@ -203,7 +203,7 @@ void ReplySampler::push_token(Sequence& sequence, Token token, TimePoint now) {
 void ReplySampler::end_by_token(Sequence& sequence, Token token) {
   sequence.has_end_token = true;
   if (sequence.job.wants_prompt_logprobs) {
-    sequence.end_logprobs = llm::logprobs_of(raw_logits_, token, sequence.reply.logprobs_top(), parts_.vocab);
+    sequence.end_logprobs = llm::logprobs_of(raw_logits_, token, sequence.reply.logprobs_top(), vocab_);
   }
   ends_.finish(sequence, FinishReason::stop);
 }
@@ -223,11 +223,11 @@ void ReplySampler::record_latency(Sequence& sequence, TimePoint now) {
   if (sequence.generated() == 1) {
     sequence.times.first_token = now;
     sequence.usage.ttft_ms = to_ms(now - sequence.job.received);
-    parts_.stats.ttft.record_ms(sequence.usage.ttft_ms);
+    parts_.stats().ttft.record_ms(sequence.usage.ttft_ms);
     if (const TimePoint due = targets_.first_token_due(sequence); due != kNever) count_slo(now <= due);
   } else {
     const double gap_ms = to_ms(now - sequence.times.last_token);
-    parts_.stats.inter_token.record_ms(gap_ms);
+    parts_.stats().inter_token.record_ms(gap_ms);
     sequence.times.gap_ms = sequence.times.gap_ms == 0 ? gap_ms : sequence.times.gap_ms + (gap_ms - sequence.times.gap_ms) / 8;
     count_slo(gap_ms <= targets_.tbt_ms(sequence));
   }
@@ -235,7 +235,7 @@ void ReplySampler::record_latency(Sequence& sequence, TimePoint now) {
 }
 
 void ReplySampler::count_slo(bool is_met) {
-  (is_met ? parts_.stats.slo_met_total : parts_.stats.slo_missed_total).add();
+  (is_met ? parts_.stats().slo_met_total : parts_.stats().slo_missed_total).add();
 }
 
 }  // namespace uma::engine

@@ -14,6 +14,7 @@
 #include "engine/lane/run/context_calls.h"
 #include "engine/lane/run/sampling_team.h"
 #include "engine/lane/sequence_ends.h"
+#include "llm/model.h"
 
 namespace uma::engine {
 
@@ -22,12 +23,13 @@ class ReplySampler {
   static constexpr std::uint64_t kGrammarWorkPerStep = 1u << 17;  // Units of TokenConstraint::work(): about 5 ms.
 
   ReplySampler(const LaneParts& parts, ContextCalls& calls, SequenceEnds& ends, ContextShifter& shifter,
-               const LatencyTargets& targets)
+               const LatencyTargets& targets, const llm::Vocab& vocab)
       : parts_(parts),
         calls_(calls),
         ends_(ends),
         shifter_(shifter),
         targets_(targets),
+        vocab_(vocab),
         team_(parts.options.sampling_threads) {}
 
   // Chooses the token of row i of the last call for sequences[i], with several threads, where that is worth it. sample_row()
@@ -86,6 +88,7 @@ class ReplySampler {
   SequenceEnds& ends_;
   ContextShifter& shifter_;
   const LatencyTargets& targets_;
+  const llm::Vocab& vocab_;
   SamplingTeam team_;
   std::vector<Chosen> chosen_;      // By row.
   std::vector<float> raw_logits_;   // A copy of the row before sampling, for log probabilities.

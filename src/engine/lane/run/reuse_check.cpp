@@ -77,7 +77,7 @@ Sequence& ReuseCheck::verified() const {
 bool ReuseCheck::run(double tick_ms) {
   if (!verifier_.current()) return false;
   Sequence& sequence = verified();
-  const sched::StepModel& step_model = parts_.step_model;
+  const sched::StepModel& step_model = parts_.costs.step_model;
   const double ms = std::max(tick_ms - step_model.decode_ms(), 0.0) / 2;
   const std::int32_t rows_max = std::min(verifier_.rows_left(), parts_.shape().batch_rows_max);
   const std::int32_t rows =
@@ -103,7 +103,7 @@ bool ReuseCheck::run(double tick_ms) {
 void ReuseCheck::take_outcome(Sequence& sequence, double distance) {
   // The new computation is not finite, which says nothing about the reused cells.
   if (!std::isfinite(distance)) return calls_.set_unsound();
-  parts_.stats.reuses_verified_total.add();
+  parts_.stats().reuses_verified_total.add();
   log_debug("request {}: {} reused tokens verified, their logits are {:.4f} apart", sequence.job.id.value,
             verifier_.current()->tokens.size() - 1, distance);
   if (distance > ReuseVerifier::kDistanceMax) {
@@ -119,7 +119,7 @@ void ReuseCheck::end(Sequence& sequence) {
   verifier_.end();
   parts_.slots.set_spare_rows(0);
   // The deadline is only for waiting in the queue.
-  if (sequence.is_running()) sequence.enter_batch(parts_.clock.now(), parts_.stats);
+  if (sequence.is_running()) sequence.enter_batch(parts_.clock.now(), parts_.stats());
 }
 
 bool ReuseCheck::abandon() {
@@ -138,7 +138,7 @@ void ReuseCheck::reject(Sequence& sequence, double distance) {
   const ReuseVerifier::Reuse reuse = *verifier_.current();
   const std::span<const Token> reused = std::span(reuse.tokens).first(reuse.tokens.size() - 1);
   const Slot& slot = parts_.slot_of(sequence);
-  parts_.stats.reuses_wrong_total.add();
+  parts_.stats().reuses_wrong_total.add();
   log_error(
       "request {} session {} seq {}: the {} reused cells ({}) do not match their tokens: the next logits are {:.2f} "
       "apart (limit {}). The cells are dropped and computed again. Tokens of the slot:{}; of the request:{}",
@@ -167,7 +167,7 @@ void ReuseCheck::forget_prefix(std::span<const Token> tokens, const kv::PrefixQu
   }
   for (const SequencePtr& one : parts_.sequences) {
     if (!may_use(*one, tokens)) continue;
-    parts_.recall(*one);
+    one->recall();
     one->end<Restore>();
     one->held_logits.clear();
     parts_.slots.drop(one->slot);
