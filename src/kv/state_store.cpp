@@ -104,7 +104,7 @@ std::optional<StoredMatch> StateStore::find(const PrefixQuery& query, std::span<
                      .tier = tier,
                      .bytes = bytes,
                      .fetch_ms = tier == Tier::warm     ? 0
-                                 : tier == Tier::shared ? shared_->reader.read_ms(bytes)
+                                 : tier == Tier::shared ? shared_->reader.read_ms(entry.is_busy ? 0 : bytes)
                                                         : disk_read_ms(queued_bytes_ + bytes),
                      .is_own = !query.session.empty() && entry.owner.session == query.session};
 }
@@ -144,7 +144,8 @@ void StateStore::fetch(StateId id, OnFetched on_fetched, TimePoint until) {
     if (entry != nullptr && !entry->snapshot) bytes = entry->cold_bytes();  // The shared store has a queue of its own.
     queued_bytes_ += bytes;
   }
-  inbox_.push({.kind = JobKind::read, .id = id, .bytes = bytes, .on_fetched = std::move(on_fetched), .until = until});
+  Job job{.kind = JobKind::read, .id = id, .bytes = bytes, .on_fetched = std::move(on_fetched), .until = until};
+  if (!read_shared(job)) inbox_.push(std::move(job));
 }
 
 void StateStore::prefetch(const SessionId& session) {

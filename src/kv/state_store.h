@@ -8,10 +8,10 @@
 // all other functions may be called from any thread and do not block.
 //
 // Invariants, checked by check_invariants(): those of StateTable; (1) While an entry is written or read, it belongs to the
-// store's thread and is neither evicted nor removed. (2) Memory at rest, including the pool's, is within its limit. Together
-// with states being written to disk it is within the total limit, except for states that the store's thread holds. Every
-// snapshot of an entry has a reservation of the pool, which is made before the snapshot is saved or read. (3) A tenant's states
-// are within its quota, except for states that the store's thread holds.
+// thread that does it and is neither evicted nor removed. (2) Memory at rest, including the pool's, is within its limit.
+// Together with states being written to disk it is within the total limit, except for states that the store's thread holds.
+// Every snapshot of an entry has a reservation of the pool, which is made before the snapshot is saved or read. (3) A tenant's
+// states are within its quota, except for states that the store's thread holds.
 //
 // Tenants share a tier equally: space is taken from tenants that use more than the tier's limit divided by the number of
 // tenants with states there, and among their states from the least valuable one (docs/decisions/0020).
@@ -132,7 +132,8 @@ class StateStore {
   // The state is in a context now. If states can be cut, the session's own copy leaves memory.
   void settle(StateId id, const PrefixQuery& query);
   // Brings a state into memory and marks it as used. Calls back exactly once, from any thread, with an error if the state is
-  // gone or damaged. A state of the shared store that is not read `until` then is given up; kNever: until a limit.
+  // gone or damaged. A state of the shared store that is not read `until` then is given up; kNever: until a limit. Who asks for
+  // one that is being read from there is told when that has ended.
   void fetch(StateId id, OnFetched on_fetched, TimePoint until = kNever);
   // Like fetch(), without a callback, for the state of a session that will be used soon.
   void prefetch(const SessionId& session);
@@ -168,8 +169,8 @@ class StateStore {
   void discard(StateId id);
   // Removes the states of a deleted session.
   void forget(const SessionId& session);
-  // Looks for the states that other daemons have stored for a session, and makes entries of those that fit contexts here. Calls
-  // back exactly once, from any thread.
+  // Looks for the states that other daemons have stored for a session, makes entries of those that fit contexts here, and
+  // begins to read the newest, if that does not take long. Calls back exactly once, from any thread.
   void look_up(const TenantId& tenant, const SessionId& session, MoveOnlyFunction<void()> then);
   // Stores the session's newest state where other daemons find it, unless it is there already. Calls back exactly once, from
   // any thread: also if that is not possible.
@@ -289,7 +290,15 @@ class StateStore {
   [[nodiscard]] bool is_used(const std::string& file) const;
   void write(StateId id, bool may_leave_memory = true);
   void read(Job job);
+  [[nodiscard]] bool read_here(Job& job);
+  [[nodiscard]] bool read_shared(Job& job);
+  [[nodiscard]] bool join_read(Job& job) REQUIRES_LOCK(mutex_);
+  void end_shared_read(Job job, const Expected<SnapshotPtr>& snapshot);
+  [[nodiscard]] std::uint64_t bytes_to_read(StateId id) const;
+  void read_ahead(const SessionId& session);
   void end_read(Job job, Expected<SnapshotPtr> snapshot);
+  // Upper bound of room_for() for the pieces of a state of so many bytes.
+  [[nodiscard]] static std::uint64_t room_to_read(std::uint64_t bytes) { return bytes + bytes / 4; }
   // The place of a state that is being read, which is busy meanwhile.
   struct Reading {
     std::string file;
@@ -298,7 +307,7 @@ class StateStore {
     StateOwner owner;
     SnapshotPtr snapshot;  // It is in memory already.
   };
-  [[nodiscard]] Expected<Reading> begin_read(StateId id);
+  [[nodiscard]] Expected<Reading> begin_read(StateId id) REQUIRES_LOCK(mutex_);
   // `file`: empty if it is from the shared store.
   [[nodiscard]] Expected<SnapshotPtr> accept_read(StateId id, Expected<Snapshot> snapshot, ByteBudget::Share room,
                                                   const std::string& file, double ms);
@@ -337,7 +346,8 @@ class StateStore {
   std::vector<StateId> unwritten_ GUARDED_BY(mutex_);  // To be written while they stay in memory, the newest last.
   DayBytes written_ GUARDED_BY(mutex_);
   double read_ms_per_mb_ GUARDED_BY(mutex_) = 1;
-  std::uint64_t queued_bytes_ GUARDED_BY(mutex_) = 0;  // Bytes of reads that were requested.
+  std::uint64_t queued_bytes_ GUARDED_BY(mutex_) = 0;                              // Bytes of reads that were requested.
+  std::unordered_map<StateId, std::vector<Job>> shared_reads_ GUARDED_BY(mutex_);  // In progress, and who else waits for each.
 };
 
 }  // namespace uma::kv

@@ -18,15 +18,10 @@ namespace {
 constexpr TraceKind kReadSpan{.name = "read state", .numbers = {"bytes"}};
 constexpr TraceKind kWriteSpan{.name = "write state", .numbers = {"bytes"}};
 
-constexpr Duration kWritePause = std::chrono::minutes(1);      // Pause after a failed write.
-constexpr Duration kReadPatience = std::chrono::seconds(2);    // Time to wait for memory in use.
-constexpr Duration kSharedReadMax = std::chrono::seconds(30);  // For one that no request waits for.
+constexpr Duration kWritePause = std::chrono::minutes(1);    // Pause after a failed write.
+constexpr Duration kReadPatience = std::chrono::seconds(2);  // Time to wait for memory in use.
 constexpr double kMegabyte = 1e6;
 constexpr double kReadMs = 2;  // Approximate time of a read before the first byte.
-
-Error gone() {
-  return {ErrorCode::runtime_decode, "the stored state is gone"};
-}
 
 }  // namespace
 
@@ -198,53 +193,49 @@ void StateStore::observe_read(std::uint64_t bytes, double ms) {
 
 // Reads a state, or waits until other states or lanes have freed enough memory.
 void StateStore::read(Job job) {
-  std::uint64_t bytes = 0;
-  bool is_being_read = false;  // By the shared store's thread, for another request.
-  {
-    const MutexLock lock(mutex_);
-    const Entry* const entry = table_.find(job.id);
-    if (entry != nullptr) bytes = entry->bytes_to_read();
-    is_being_read = bytes > 0 && entry->is_busy;
-  }
-  if (job.until == kNever) job.until = clock_.now() + kSharedReadMax;
-  if (is_being_read) {
-    if (clock_.now() < job.until) return waiting_reads_.push_back(std::move(job));
-    return end_read(std::move(job), fail(ErrorCode::limit_wait, "reading it takes too long"));
-  }
-  const std::uint64_t most = bytes + bytes / 4;  // Upper bound of room_for() for its pieces.
-  auto room = bytes > 0 ? make_room(most, GiveWay::by_disk) : ByteBudget::Share();
-  if (room) {
-    auto reading = begin_read(job.id);
-    if (!reading) return end_read(std::move(job), std::unexpected(reading.error()));
-    if (reading->snapshot) return end_read(std::move(job), std::move(reading->snapshot));
-    const StateId id = job.id;
-    if (reading->file.empty()) {
-      const TimePoint until = job.until;
-      return shared_->reader.read(
-          std::move(reading->shared), pool_, until,
-          [this, id, job = std::move(job), room = std::move(*room)](Expected<Snapshot> snapshot, double ms) mutable {
-            auto accepted = accept_read(id, std::move(snapshot), std::move(room), {}, ms);
-            end_read(std::move(job), std::move(accepted));
-          });
-    }
-    const TimePoint began = clock_.now();
-    auto snapshot = contain([&] { return cold_->read(reading->file, reading->owner, pool_); });
-    const TimePoint ended = clock_.now();
-    if (snapshot) cold_->touch(reading->file);
-    record_span(kReadSpan, began, ended, {snapshot ? static_cast<std::int64_t>(snapshot->bytes()) : 0});
-    const std::vector<std::string> lost = snapshot ? std::vector<std::string>() : cold_->lost(reading->parts);
-    auto accepted = accept_read(id, std::move(snapshot), std::move(*room), reading->file, to_ms(ended - began));
-    if (!lost.empty()) {
-      const MutexLock lock(mutex_);
-      forget_lost(lost);
-    }
-    return end_read(std::move(job), std::move(accepted));
-  }
+  if (read_shared(job) || read_here(job)) return;
   if (job.began == kNever) job.began = clock_.now();
-  if (most > pool_.bytes_max() || clock_.now() >= job.began + kReadPatience) {
+  const bool may_fit = room_to_read(bytes_to_read(job.id)) <= pool_.bytes_max();
+  if (!may_fit || clock_.now() >= job.began + kReadPatience) {
     return end_read(std::move(job), fail(ErrorCode::limit_wait, "there is not enough memory for it"));
   }
   waiting_reads_.push_back(std::move(job));
+}
+
+std::uint64_t StateStore::bytes_to_read(StateId id) const {
+  const MutexLock lock(mutex_);
+  const Entry* const entry = table_.find(id);
+  return entry == nullptr ? 0 : entry->bytes_to_read();
+}
+
+// Takes a state that is in memory, or reads it from the disk. False: it is not here, or there is no memory for it now.
+bool StateStore::read_here(Job& job) {
+  const std::uint64_t bytes = bytes_to_read(job.id);
+  auto room = bytes > 0 ? make_room(room_to_read(bytes), GiveWay::by_disk) : ByteBudget::Share();
+  if (!room) return false;
+  Expected<Reading> reading;
+  {
+    const MutexLock lock(mutex_);
+    if (const Entry* const entry = table_.find(job.id); entry != nullptr && entry->is_shared_only()) return false;
+    reading = begin_read(job.id);
+  }
+  if (!reading || reading->snapshot) {
+    end_read(std::move(job), std::move(reading).transform([](Reading at) { return std::move(at.snapshot); }));
+    return true;
+  }
+  const TimePoint began = clock_.now();
+  auto snapshot = contain([&] { return cold_->read(reading->file, reading->owner, pool_); });
+  const TimePoint ended = clock_.now();
+  if (snapshot) cold_->touch(reading->file);
+  record_span(kReadSpan, began, ended, {snapshot ? static_cast<std::int64_t>(snapshot->bytes()) : 0});
+  const std::vector<std::string> lost = snapshot ? std::vector<std::string>() : cold_->lost(reading->parts);
+  auto accepted = accept_read(job.id, std::move(snapshot), std::move(*room), reading->file, to_ms(ended - began));
+  if (!lost.empty()) {
+    const MutexLock lock(mutex_);
+    forget_lost(lost);
+  }
+  end_read(std::move(job), std::move(accepted));
+  return true;
 }
 
 void StateStore::end_read(Job job, Expected<SnapshotPtr> snapshot) {
@@ -256,9 +247,8 @@ void StateStore::end_read(Job job, Expected<SnapshotPtr> snapshot) {
 }
 
 Expected<StateStore::Reading> StateStore::begin_read(StateId id) {
-  const MutexLock lock(mutex_);
   Entry* const entry = table_.find(id);
-  if (entry == nullptr || entry->is_forgotten) return std::unexpected(gone());
+  if (entry == nullptr || entry->is_forgotten) return fail(ErrorCode::runtime_decode, "the stored state is gone");
   entry->last_used = clock_.now();
   ++entry->uses;
   Reading reading;

@@ -1,5 +1,6 @@
 // StateStore's functions for the store that daemons share.
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <string>
 #include <utility>
@@ -7,9 +8,15 @@
 
 #include "base/log.h"
 #include "base/thrown.h"
+#include "kv/shared/shared_limits.h"
 #include "kv/state_store.h"
 
 namespace uma::kv {
+namespace {
+
+constexpr Duration kSharedReadMax = std::chrono::seconds(30);  // For one that no request waits for.
+
+}  // namespace
 
 void StateStore::look_up(const TenantId& tenant, const SessionId& session, MoveOnlyFunction<void()> then) {
   if (shared_ == nullptr) return then();
@@ -20,7 +27,10 @@ void StateStore::look_up(const TenantId& tenant, const SessionId& session, MoveO
   }
   shared_->reader.look_up(tenant, session, std::move(identities),
                           [this, session, then = std::move(then)](std::vector<ColdHead> heads) mutable {
-                            run_noting([&] { add_shared(session, std::move(heads)); });
+                            run_noting([&] {
+                              add_shared(session, std::move(heads));
+                              read_ahead(session);
+                            });
                             then();
                           });
 }
@@ -62,6 +72,69 @@ const StateStore::Entry* StateStore::newest_usable(const SessionId& session, Sta
     return &entry;
   }
   return nullptr;
+}
+
+// A session comes here because a client uses it here, so its state will be needed when the prompt is ready.
+void StateStore::read_ahead(const SessionId& session) {
+  Job job{.kind = JobKind::read};
+  {
+    const MutexLock lock(mutex_);
+    const Entry* const newest = newest_usable(session, job.id);
+    if (newest == nullptr || !newest->is_shared_only()) return;
+    if (shared_->reader.read_ms(newest->shared_bytes) > to_ms(kStateReadMax)) return;
+  }
+  (void)read_shared(job);
+}
+
+// Sends a read to the shared store's thread, or lets it wait for one of the same state. Any thread. False: the state is not
+// only in the shared store, or there is no memory for it now.
+bool StateStore::read_shared(Job& job) {
+  std::uint64_t bytes = 0;
+  {
+    const MutexLock lock(mutex_);
+    if (join_read(job)) return true;
+    const Entry* const entry = table_.find(job.id);
+    if (entry == nullptr || !entry->is_shared_only()) return false;
+    bytes = entry->shared_bytes;
+  }
+  auto room = make_room(room_to_read(bytes), GiveWay::by_disk);
+  if (!room) return false;
+  ColdHead head;
+  {
+    const MutexLock lock(mutex_);
+    if (join_read(job)) return true;
+    const Entry* const entry = table_.find(job.id);
+    if (entry == nullptr || !entry->is_shared_only()) return false;
+    auto reading = begin_read(job.id);
+    if (!reading) return false;
+    head = std::move(reading->shared);
+    shared_reads_.try_emplace(job.id);
+  }
+  const TimePoint until = job.until == kNever ? clock_.now() + kSharedReadMax : job.until;
+  shared_->reader.read(std::move(head), pool_, until,
+                       [this, job = std::move(job), room = std::move(*room)](Expected<Snapshot> snapshot, double ms) mutable {
+                         auto accepted = accept_read(job.id, std::move(snapshot), std::move(room), {}, ms);
+                         end_shared_read(std::move(job), accepted);
+                       });
+  return true;
+}
+
+// False: nobody reads the state from the shared store.
+bool StateStore::join_read(Job& job) {
+  const auto reading = shared_reads_.find(job.id);
+  if (reading == shared_reads_.end()) return false;
+  reading->second.push_back(std::move(job));
+  return true;
+}
+
+void StateStore::end_shared_read(Job job, const Expected<SnapshotPtr>& snapshot) {
+  std::vector<Job> jobs;
+  {
+    const MutexLock lock(mutex_);
+    jobs = std::move(shared_reads_.extract(job.id).mapped());
+  }
+  jobs.insert(jobs.begin(), std::move(job));
+  for (Job& each : jobs) run_noting([&] { end_read(std::move(each), snapshot); });
 }
 
 void StateStore::publish(const SessionId& session, SharedWriter::Urgency urgency, MoveOnlyFunction<void()> then) {

@@ -237,7 +237,7 @@ Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, G
   const bool is_background = call.options.request_class == RequestClass::background;
   const Session* continued = call.session.empty() ? nullptr : parts_.sessions.find(tenant, call.session);
   auto leasing = continued != nullptr && continued->summary.model == request.model
-                     ? parts_.access.lease_model(tenant, call.session, is_background)
+                     ? parts_.access.lease_model_of(call.session, request.model, is_background)
                      : parts_.models.lease_chat(call.model, is_background);
   auto lease = co_await std::move(leasing);
   if (!lease) co_return lease.error();

@@ -105,7 +105,10 @@ Task<Expected<ModelLease>> SessionAccess::lease_model(TenantId tenant, std::stri
   if (auto learnt = co_await sessions_.learn(tenant, session); !learnt) co_return learnt.error();
   const Session* found = sessions_.find(tenant, session);
   if (found == nullptr) co_return unknown_session(session);
-  const std::string model = found->summary.model;
+  co_return co_await lease_model_of(session, found->summary.model, is_background);
+}
+
+Task<Expected<ModelLease>> SessionAccess::lease_model_of(std::string session, std::string model, bool is_background) {
   if (auto known = source_.resolve(model); !known || *known != model) {
     co_return Error{
         ErrorCode::model_unknown,
