@@ -74,14 +74,15 @@ const StateStore::Entry* StateStore::newest_usable(const SessionId& session, Sta
   return nullptr;
 }
 
-// A session comes here because a client uses it here, so its state will be needed when the prompt is ready.
+// A session comes here because a client uses it here, so its state will be needed when the prompt is ready. One that takes long
+// is left to the lane, which may rather compute.
 void StateStore::read_ahead(const SessionId& session) {
-  Job job{.kind = JobKind::read};
+  Job job{.kind = JobKind::read, .until = clock_.now() + kStateReadMax};
   {
     const MutexLock lock(mutex_);
     const Entry* const newest = newest_usable(session, job.id);
     if (newest == nullptr || !newest->is_shared_only()) return;
-    if (shared_->reader.read_ms(newest->shared_bytes) > to_ms(kStateReadMax)) return;
+    if (shared_->reader.read_ms(newest->shared_bytes) > to_ms(kStateReadMax) / 2) return;
   }
   (void)read_shared(job);
 }
