@@ -1,4 +1,4 @@
-// What the lane's own calls and moves were measured to take. Owned by the lane's thread.
+// Measured times of the lane's own calls and moves. Owned by the lane's thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the lane has done for each tenant and client, and what is due to them. Owned by the lane's thread.
+// The work that the lane has done for each tenant and client, and their shares. Owned by the lane's thread.
 #pragma once
 
 #include <cstdint>

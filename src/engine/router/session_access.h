@@ -43,7 +43,7 @@ class SessionAccess {
   // Leases the session's own model, even if its name means another model today. Errors: E_SESSION_001, those of
   // ModelTable::lease_chat().
   [[nodiscard]] Task<Expected<ModelLease>> lease_model(TenantId tenant, std::string session, bool is_background = false);
-  // The same for a session that was just found; `session`: its name, for errors.
+  // Leases the model of a session that was just found; `session`: its name, for errors.
   [[nodiscard]] Task<Expected<ModelLease>> lease_model_of(std::string session, std::string model, bool is_background);
   // Locks a session. No reply may be in progress, neither now nor when the lock is granted. Errors: E_SESSION_001,
   // E_SESSION_002.

@@ -62,7 +62,7 @@ class EarlyWriter {
 
   const LaneParts& parts_;
   ContextCalls& calls_;
-  const std::shared_ptr<Mailbox<LaneCommand>> inbox_;  // Of the lane: for what the disk has written.
+  const std::shared_ptr<Mailbox<LaneCommand>> inbox_;  // The lane's, for reports of the disk.
   std::optional<Writing> writing_;
 };
 

@@ -96,7 +96,7 @@ class Admission {
   ContextShifter& shifter_;
   const PrefixFinder& finder_;
   Placement& placement_;
-  const std::shared_ptr<Mailbox<LaneCommand>> inbox_;  // Of the lane: for states that have been read.
+  const std::shared_ptr<Mailbox<LaneCommand>> inbox_;  // The lane's, for states that have been read.
 };
 
 }  // namespace uma::engine

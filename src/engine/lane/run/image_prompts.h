@@ -55,7 +55,7 @@ class ImagePrompts {
   Preemption& preemption_;
   ReplySampler& sampler_;
   BatchRunner& runner_;
-  const std::shared_ptr<Mailbox<LaneCommand>> inbox_;  // Of the lane: for encoded images.
+  const std::shared_ptr<Mailbox<LaneCommand>> inbox_;  // The lane's, for encoded images.
   std::map<AskedImage, std::stop_source> encoding_;    // Images whose encodings were requested; ends them.
 };
 
