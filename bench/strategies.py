@@ -320,14 +320,12 @@ def replace_block(text, name, block):
     return text[:text.index(begin)] + f"{begin}\n{block.strip()}\n{end}" + text[text.index(end) + len(end):]
 
 
-def write_docs(options, rounds, storm_others_ratio, command):
+def write_docs(options, rounds, command):
     compare.write_whole(DOCS / "img/strategies.svg", draw(rounds, options.at_once))
     page = DOCS / "BENCHMARKS.md"
     block = (f"`{command}`: {describe(options, rounds)}\n\n{format_table(rounds, options.at_once)}\n\n"
              "![Bars: throughput, first token, time per token, worst pause, memory and the requests at once, for each strategy]"
-             "(img/strategies.svg)\n"
-             f"\nOne round of storm, every gap of the two decoding streams. {describe_others(storm_others_ratio)}\n\n"
-             "![Points over time on a logarithmic scale: gaps between tokens of umad and of llama-server](img/storm.svg)")
+             "(img/strategies.svg)")
     compare.write_whole(page, replace_block(page.read_text(), "strategies", block))
 
 
@@ -352,11 +350,9 @@ def parse_arguments(arguments):
     parser.add_argument("--threads", type=positive, default=2, help="compute threads of the whole daemon (default 2)")
     parser.add_argument("--json", type=pathlib.Path, help="write every round's figures to this file")
     parser.add_argument("--chart", type=pathlib.Path, help="draw the medians to this file, as SVG")
-    parser.add_argument("--write-docs", action="store_true", help="also measure one round of storm, and write docs/img/*.svg and the "
-                        "table of docs/BENCHMARKS.md")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/img/strategies.svg and the table of docs/BENCHMARKS.md")
     parser.add_argument("--umad", default=compare.BIN / "umad", help="program (default: that of build/release)")
     parser.add_argument("--uma-bench", default=compare.BIN / "uma-bench", help="program (default: that of build/release)")
-    parser.add_argument("--llama-server", default="llama-server", help="program, for --write-docs (default llama-server)")
     options = parser.parse_args(arguments)
     options.only = options.only.split(",")
     if not set(options.only) <= set(known):
@@ -367,7 +363,7 @@ def parse_arguments(arguments):
         parser.error(f"--span-s is {options.span_s:g}, must be above 0; --factor is {options.factor:g}, must be 1 or more")
     if not options.model.is_file():
         parser.error(f"--model: there is no file {options.model}")
-    for program in [options.umad, options.uma_bench, *([options.llama_server] if options.write_docs else [])]:
+    for program in [options.umad, options.uma_bench]:
         if shutil.which(program) is None:
             parser.error(f"there is no program {program}: build or install it")
     return options
@@ -388,18 +384,12 @@ def choose_contestants(options, folder):
 def run(arguments):
     options = parse_arguments(arguments)
     compare.warn_if_busy()
-    if options.write_docs:
-        others = compare.OthersWatch()
-        compare.compare(["storm", "--model", str(options.model), "--pairs", "1", "--threads", str(options.threads), "--umad",
-                         str(options.umad), "--uma-bench", str(options.uma_bench), "--llama-server", options.llama_server,
-                         "--chart", str(DOCS / "img/storm.svg")])
-        storm_others_ratio = others.ratio()
     with tempfile.TemporaryDirectory(prefix="uma-bench-") as folder:
         rounds = run_rounds(Bench(options, folder), choose_contestants(options, folder))
     if options.chart:
         compare.write_whole(options.chart, draw(rounds, options.at_once))
     if options.write_docs:
-        write_docs(options, rounds, storm_others_ratio, compare.shown_command("strategies", arguments))
+        write_docs(options, rounds, compare.shown_command("strategies", arguments))
     print(f"{describe(options, rounds)}\n\n{format_table(rounds, options.at_once)}")
 
 

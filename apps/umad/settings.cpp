@@ -180,7 +180,7 @@ const std::vector<Setting>& settings() {
        store(
            Reader<std::string>(llm::main_device_of), [](auto& c) -> auto& { return c.devices.main_device; },
            llm::main_device_text),
-       "UMA_MAIN_DEVICE", "--main-device", "GPU that has a model alone if it fits there, and the projectors"},
+       "UMA_MAIN_DEVICE", "--main-device", "GPU that has a model alone if it fits there"},
       {"", "threads", store(integer(0, 256), [](auto& c) -> auto& { return c.threads; }), "UMA_THREADS", "--threads",
        "compute threads of the whole daemon; 0: the physical cores, or one for models under 16 MiB"},
       {"", "workers", store(integer(1, 64), [](auto& c) -> auto& { return c.workers; }), "UMA_WORKERS", "--workers",

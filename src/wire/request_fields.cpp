@@ -181,7 +181,7 @@ constexpr RequestField kFields[] = {
     {chat | responses | messages | ollama_chat, "tool_choice", served, ""},
     {chat | responses | ollama_chat, "parallel_tool_calls", served, ""},
     {text, "tool_choice parallel_tool_calls", ignored, "they belong to `tools`"},
-    {responses, "max_tool_calls", served, ""},
+    {responses, "max_tool_calls", served, "repeated in the answer; it limits tools of OpenAI's servers, and here are none"},
     {text, "tools", refused, "only chat/completions has tools"},
     {text, "functions function_call", refused, "only chat/completions has tools"},
     {chat, "functions", refused, "the older form of `tools`: use that"},

@@ -81,7 +81,7 @@ struct DeviceOptions {
   DeviceNames names{};
   DeviceLayers layers{};
   DeviceSplit split{};
-  // The device that has a model alone if it fits there, and the projectors; empty: any.
+  // The device that has a model alone if it fits there; empty: any.
   std::string main_device{};
   // The experts of a mixture's first layers, so many, are on the CPU.
   std::int32_t experts_on_cpu = 0;

@@ -66,7 +66,7 @@ class Projector {
   [[nodiscard]] virtual const ProjectorFacts& facts() const = 0;
   // Its device is lost: it encodes no more. Any thread.
   [[nodiscard]] virtual bool is_lost() const { return false; }
-  // The spectrogram of a clip is computed, on five threads. Any thread. Errors: E_PROTO_003 for what the library does not
+  // The spectrogram of a clip is computed, on three threads more. Any thread. Errors: E_PROTO_003 for what the library does not
   // take; E_MODEL_003 for an image or a clip that the projector does not read. Requires: a clip has samples of `sample_rate`.
   [[nodiscard]] virtual Expected<ImageLayout> layout(const ProjectorInput& image) const = 0;
   // Computes rows_count() rows of row_width numbers. One thread at a time. `monitor` may end the computation early; null: no
