@@ -58,6 +58,7 @@ struct PoolOptions {
   double min_loaded_s = 15;            // A model that was loaded or used within this time is not evicted for another model.
   double idle_unload_s = 0;            // A model that was unused for this time is unloaded; 0: never.
   pool::UnknownModel unknown = pool::UnknownModel::automatic;
+  bool uses_stores = true;  // Models in the stores of other programs are served, too.
 };
 
 // Where the value of a setting comes from.

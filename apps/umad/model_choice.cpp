@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <format>
 #include <optional>
@@ -18,6 +19,12 @@
 
 namespace uma::umad {
 namespace {
+
+// Empty: it is not set.
+std::string environment_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
 
 std::filesystem::path shipped_with_us() {
   return shipped_model(program_path());
@@ -54,6 +61,7 @@ Expected<std::shared_ptr<const pool::ModelRegistry>> read_registry(const Config&
                                 .model_path = model_path,
                                 .folders = model_folders(config),
                                 .aliases_file = aliases_path(config)};
+  if (config.pool.uses_stores) options.stores = pool::usual_stores(environment_variable);
   auto registry = pool::ModelRegistry::read(std::move(options));
   if (registry) return *std::move(registry);
   for (const std::string& problem : registry.error()) log_error("{}", problem);

@@ -141,6 +141,8 @@ const std::vector<Setting>& settings() {
       {.section = "", .key = "models", .access = store(path(), [](auto& c) -> auto& { return c.models_file; })},
       {.section = "models", .key = "file", .access = store(path(), [](auto& c) -> auto& { return c.models_file; })},
       {"models", "unknown", words(unknown, [](auto& c) -> auto& { return c.pool.unknown; })},
+      {"models", "stores", words(on_off, [](auto& c) -> auto& { return c.pool.uses_stores; }), "UMA_MODEL_STORES",
+       "--model-stores", "on: also serve models that Ollama, LM Studio, llama.cpp and huggingface_hub have stored"},
       {.section = "",
        .key = "models_dirs",
        .access = store(paths(), [](auto& c) -> auto& { return c.models_dirs; }),

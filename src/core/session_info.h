@@ -174,6 +174,7 @@ struct ModelInfo {
   std::int32_t picture_size = 0;  // Pixels of a side of the pictures it draws; 0: it draws none.
   std::vector<std::string> aliases{};
   std::vector<AdapterInfo> adapters{};
+  std::string store{};    // The other program that has stored its file; empty: none has.
   std::string parent{};   // Model of an adapter that is listed as a model, "MODEL:ADAPTER".
   std::string problem{};  // Why it cannot be loaded; empty: no known problem.
   std::string failure{};  // Reason why the last load failed, if it did.

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <format>
 #include <fstream>
+#include <iterator>
 #include <numeric>
 #include <set>
 #include <sstream>
@@ -25,6 +26,7 @@
 #include "llm/picture/picture_model.h"
 #include "pool/card_file.h"
 #include "pool/family_sampling.h"
+#include "pool/stores/same_content.h"
 #include "pool/unknown_model.h"
 
 namespace uma::pool {
@@ -138,6 +140,7 @@ class RegistryReader {
     add_given();
     for (const ModelCard& card : next_->cards_) add_card(card);
     add_files();
+    add_stored();
     add_aliases();
     add_adapter_names();
     pair_projectors();
@@ -200,9 +203,14 @@ class RegistryReader {
     return paths;
   }
 
-  void scan(const std::string& folder) {
+  // Call it before the folder is read.
+  void note_folder(const std::string& folder) {
     const std::int64_t changed_ns = folder_modified_ns(folder);
-    next_->folders_modified_ns_.push_back(is_recent(changed_ns) ? std::nullopt : std::optional(changed_ns));
+    next_->folders_read_.emplace_back(folder, is_recent(changed_ns) ? std::nullopt : std::optional(changed_ns));
+  }
+
+  void scan(const std::string& folder) {
+    note_folder(folder);
     std::error_code problem;
     std::vector<std::string> paths;
     for (auto entry = fs::directory_iterator(folder, problem); !problem && entry != fs::directory_iterator();
@@ -408,11 +416,7 @@ class RegistryReader {
       }
       const std::vector<RegisteredModel*> fitting = models_for(path, *file->header);
       if (fitting.size() == 1 && fitting.front()->projector_path.empty()) {
-        fitting.front()->projector_path = path;
-        fitting.front()->encoders = file->header->encoders;
-        if (fitting.front()->capability == Capability::chat && !fitting.front()->card.capability &&
-            file->header->encoders.images)
-          fitting.front()->capability = Capability::vision;
+        give_projector(*fitting.front(), path, *file->header);
         continue;
       }
       next_->remarks_.push_back(fitting.empty()
@@ -422,15 +426,102 @@ class RegistryReader {
     }
   }
 
+  static void give_projector(RegisteredModel& model, const std::string& path, const llm::GgufHeader& projector) {
+    model.projector_path = path;
+    model.encoders = projector.encoders;
+    if (model.capability == Capability::chat && !model.card.capability && projector.encoders.images)
+      model.capability = Capability::vision;
+  }
+
+  static bool has_width(const llm::GgufHeader& projector, const llm::GgufHeader& model) {
+    return !projector.projection_size || *projector.projection_size == model.embedding_length;
+  }
+
+  // --- Models in the stores of other programs
+
+  void add_stored() {
+    StoreContents contents = read_stores(next_->options_.stores);
+    for (const std::string& folder : contents.folders) note_folder(folder);
+    std::ranges::move(contents.remarks, std::back_inserter(next_->remarks_));
+    for (StoredModel& stored : contents.models) {
+      auto file = file_at(stored.path);
+      const bool is_adapter = file && !file->header && llm::read_gguf_header(stored.path, llm::GgufKind::adapter);
+      const bool is_projector = file && file->header && file->header->is_projector();
+      if (is_adapter || is_projector) continue;  // Their models are not known.
+      if (RegisteredModel* same = file ? find_same(stored, *file) : nullptr) {
+        take_names(*same, stored);
+      } else {
+        add(std::move(stored), std::move(file));
+      }
+    }
+  }
+
+  // The registered model with this content and with settings that do not differ; null: there is none.
+  RegisteredModel* find_same(const StoredModel& stored, const ModelFile& file) {
+    const auto is_same = [&](const RegisteredModel& model) {
+      if (!model.file || model.file->bytes != file.bytes || !model.card.picture.is_empty()) return false;
+      if (!model.settings.empty() && !stored.settings.empty() && model.settings != stored.settings) return false;
+      std::error_code problem;
+      if (fs::equivalent(model.path, stored.path, problem)) return true;
+      if (!model.sha256.empty() && !stored.sha256.empty()) return model.sha256 == stored.sha256;
+      return have_same_content(model.path, stored.path);
+    };
+    const auto found = std::ranges::find_if(next_->models_, is_same);
+    return found == next_->models_.end() ? nullptr : &*found;
+  }
+
+  void take_names(RegisteredModel& model, const StoredModel& stored) {
+    const auto index = static_cast<std::size_t>(&model - next_->models_.data());
+    for (const std::string& name : stored.names) {
+      if (is_model_name(name) && next_->by_name_.emplace(name, index).second) model.card.aliases.push_back(name);
+    }
+    if (model.sha256.empty()) model.sha256 = stored.sha256;
+    if (!model.settings.empty() || stored.settings.empty() || used_.contains(model.path)) return;  // A card's settings stay.
+    model.settings = stored.settings;
+    model.card.defaults = stored.defaults;
+    model.sampling.clear();
+    add_sampling(model);
+  }
+
+  void add(StoredModel stored, std::shared_ptr<const ModelFile> file) {
+    std::vector<std::string> names;
+    for (std::string& name : stored.names) {
+      if (is_model_name(name) && !next_->by_name_.contains(name)) names.push_back(std::move(name));
+    }
+    if (names.empty()) {
+      next_->remarks_.push_back(std::format("{}: not registered, because other models have its names", stored.path));
+      return;
+    }
+    RegisteredModel model;
+    model.path = stored.path;
+    model.file = std::move(file);
+    if (!model.file)
+      model.problem = std::format("{}: no such file; {} may not have fetched it to its end", stored.path, stored.store);
+    model.store = stored.store;
+    model.sha256 = std::move(stored.sha256);
+    model.settings = std::move(stored.settings);
+    model.card.name = std::move(names.front());
+    model.card.aliases.assign(std::make_move_iterator(names.begin() + 1), std::make_move_iterator(names.end()));
+    model.card.path = stored.path;
+    model.card.sequence_cells = stored.sequence_cells;
+    model.card.defaults = std::move(stored.defaults);
+    add(std::move(model));
+    RegisteredModel& added = next_->models_.back();
+    for (const std::string& path : stored.projectors) {
+      const auto projector = added.header() == nullptr ? nullptr : file_at(path);
+      if (!projector || !projector->header || !projector->header->is_projector()) continue;
+      if (has_width(*projector->header, *added.header())) return give_projector(added, path, *projector->header);
+    }
+  }
+
   std::vector<RegisteredModel*> models_for(const std::string& path, const llm::GgufHeader& projector) {
     const std::string wanted = pairing_name(fs::path(path).stem().string());
     std::vector<RegisteredModel*> fitting;
     for (RegisteredModel& model : next_->models_) {
       const llm::GgufHeader* header = model.header();
       if (header == nullptr || fs::path(model.path).parent_path() != fs::path(path).parent_path()) continue;
-      const bool has_width = !projector.projection_size || *projector.projection_size == header->embedding_length;
       const bool has_name = wanted.empty() || pairing_name(stem_of(model.path)) == wanted;
-      if (has_width && has_name && model.card.projector.empty()) fitting.push_back(&model);
+      if (has_width(projector, *header) && has_name && model.card.projector.empty()) fitting.push_back(&model);
     }
     return fitting;
   }
@@ -460,8 +551,9 @@ std::shared_ptr<const ModelRegistry> ModelRegistry::rescan() const {
 }
 
 bool ModelRegistry::have_folders_changed() const {
-  return !std::ranges::equal(options_.folders, folders_modified_ns_, [](const std::string& folder, const auto& known) {
-    return known && folder_modified_ns(folder) == *known;
+  return std::ranges::any_of(folders_read_, [](const auto& each) {
+    const auto& [folder, known_ns] = each;
+    return !known_ns || folder_modified_ns(folder) != *known_ns;
   });
 }
 
@@ -559,6 +651,7 @@ ModelInfo info_of(const RegisteredModel& model) {
                    .dry_sequence_breakers = model.card.defaults.dry_sequence_breakers,
                    .family = std::string(model.family)};
   for (const llm::AdapterSource& adapter : model.adapters) info.adapters.push_back({adapter.name, adapter.scale});
+  info.store = model.store;
   info.problem = model.problem;
   if (!model.problem.empty()) info.state = ModelState::failed;
   return info;

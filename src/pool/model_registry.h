@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -21,6 +22,7 @@
 #include "core/session_info.h"
 #include "llm/file/gguf_header.h"
 #include "pool/model_card.h"
+#include "pool/stores/model_stores.h"
 
 namespace uma::pool {
 
@@ -31,6 +33,7 @@ struct RegistryOptions {
   std::vector<std::string> folders;  // Folders whose *.gguf files are models. If two have one name, the first folder wins.
   // Further names of models, one `ALIAS MODEL` a line; empty: none. A name that another model has is ignored.
   std::string aliases_file{};
+  StoreFolders stores{};  // Stores of other programs, whose models come last.
 };
 
 // A file and its header, read once until its size or time changes.
@@ -53,7 +56,10 @@ struct RegisteredModel {
   std::vector<SamplingDefault> sampling;  // Defaults of its card, its file and its family.
   std::string_view family;                // The family that has defaults; empty: none, or it is unknown.
   bool is_from_folder = false;
-  std::string problem;  // Why it cannot be loaded; empty: no known problem.
+  std::string_view store{};  // The program that has stored the file; empty: none has.
+  std::string sha256{};      // See StoredModel.
+  std::string settings{};    // See StoredModel.
+  std::string problem;       // Why it cannot be loaded; empty: no known problem.
 
   // Bytes of its weights; 0 if unknown.
   [[nodiscard]] std::uint64_t weight_bytes() const { return header() == nullptr ? 0 : header()->weight_bytes; }
@@ -74,14 +80,16 @@ class ModelRegistry {
       const std::string& text) const;
   // A new snapshot of the present files, with the cards as they were read.
   [[nodiscard]] std::shared_ptr<const ModelRegistry> rescan() const;
-  // Whether files have been added to the folders, or removed, since the snapshot was made. A few system calls.
+  // Whether files have been added to the folders and stores, or removed, since the snapshot was made. A system call for each
+  // folder.
   [[nodiscard]] bool have_folders_changed() const;
   // Whether an invalid file has changed: it may have been incomplete. A system call for each invalid file.
   [[nodiscard]] bool have_invalid_files_changed() const;
 
   // Path of models.yaml; empty: none.
   [[nodiscard]] const std::string& cards_file() const { return options_.cards_file; }
-  // The models: first that of model_path, then those of models.yaml in its order, then those of the folders by name.
+  // The models: first that of model_path, then those of models.yaml in its order, then those of the folders by name, then those
+  // of other programs' stores. A file with the content of an earlier one is no further model: its names are that one's aliases.
   [[nodiscard]] std::span<const RegisteredModel> models() const { return models_; }
   // Finds a model by name or alias. Errors: E_MODEL_001 with the most similar names.
   [[nodiscard]] Expected<const RegisteredModel*> find(std::string_view name) const;
@@ -98,8 +106,8 @@ class ModelRegistry {
   std::string cards_text_;  // Text of models.yaml as it was read.
   std::vector<ModelCard> cards_;
   std::map<std::string, std::shared_ptr<const ModelFile>> files_;  // Keyed by path.
-  // When each folder was changed last; nullopt: unknown, because it changed while it was read.
-  std::vector<std::optional<std::int64_t>> folders_modified_ns_;
+  // The folders that were read, and when each was changed last; nullopt: unknown, because it changed while it was read.
+  std::vector<std::pair<std::string, std::optional<std::int64_t>>> folders_read_;
   std::vector<RegisteredModel> models_;
   std::unordered_map<std::string, std::size_t> by_name_;  // From names and aliases to indices in models_.
   std::vector<std::string> remarks_;

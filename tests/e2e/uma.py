@@ -284,6 +284,7 @@ def clean_environment(**extra):
     kept.setdefault("LSAN_OPTIONS", f"suppressions={pathlib.Path(__file__).with_name('leaks.txt')}:print_suppressions=0")
     kept["UMA_HTTP"] = "off"  # all daemons have the same default port; a test that wants the listener uses --http 127.0.0.1:0
     kept["UMA_VERIFY"] = str(VERIFY_EVERY)
+    kept["UMA_MODEL_STORES"] = "off"  # the models of whoever runs the tests are theirs
     kept.update({name: str(value) for name, value in extra.items() if value is not None})
     return {name: value for name, value in kept.items() if extra.get(name, value) is not None}
 

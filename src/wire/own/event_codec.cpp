@@ -226,6 +226,7 @@ void append_model(std::string& out, const ModelInfo& model) {
   object.field("idle_unload_s", model.idle_unload_s);
   json::append_array(object.begin("aliases"), model.aliases,
                      [&](const std::string& alias) { json::append_string(out, alias); });
+  if (!model.store.empty()) object.field("store", model.store);
   write_sampling_sources(object, model.sampling);
   json::append_array(object.begin("adapters"), model.adapters, [&](const AdapterInfo& adapter) {
     json::ObjectWriter entry(out);
