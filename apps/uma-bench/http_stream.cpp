@@ -37,8 +37,8 @@ awaitable<StreamRecord> HttpStream::post(const Job& job, std::string_view path, 
   co_return recorder.take();
 }
 
-// Sends the request and reads the head of its answer. The server may have closed an idle connection; only in that case the
-// request is sent once more on a new connection.
+// Sends the request and reads the head of its answer. The server may have closed an idle connection: a request that
+// fails on a kept one is sent once more, on a new one.
 awaitable<std::expected<void, Failure>> HttpStream::start_request(std::string_view path, std::string body,
                                                                   std::optional<Parser>& parser) {
   http::request<http::string_body> request(http::verb::post, path, 11);

@@ -62,7 +62,7 @@ void for_each_object(const boost::json::object& object, std::string_view name, V
   }
 }
 
-// Text such as "12.5 tokens/s", from two snapshots of one daemon; nullopt: it has started again, or no time has passed.
+// The growth of a total per second, from two snapshots of one daemon; nullopt: it has started again, or no time has passed.
 std::optional<double> rate_of(const boost::json::object& now, const boost::json::object* before, std::string_view total) {
   if (before == nullptr) return std::nullopt;
   const double ms = number_field(now, "unix_ms") - number_field(*before, "unix_ms");
@@ -184,8 +184,8 @@ std::string queue_text(const boost::json::object& now) {
 
 struct TierMoves {
   const char* tier;
-  const char* move;  // The bytes that come into the tier.
-  const char* back;  // The bytes that come into it from below; null: nothing does.
+  const char* from_above;  // The bytes that come into the tier from there; null: nothing does.
+  const char* from_below;
 };
 constexpr TierMoves kTierMoves[] = {
     {"hot", nullptr, "warm_hot_bytes"}, {"warm", "hot_warm_bytes", "cold_warm_bytes"}, {"cold", "warm_cold_bytes", nullptr}};
@@ -203,7 +203,7 @@ std::string tiers_text(const boost::json::object& now) {
   for (const TierMoves& each : kTierMoves) {
     const boost::json::object& tier = object_field(tiers, each.tier);
     table.add({each.tier, std::to_string(int_field(tier, "states")), human_bytes(number_field(tier, "bytes")),
-               std::to_string(int_field(tier, "hits_total")), moved(each.move), moved(each.back)});
+               std::to_string(int_field(tier, "hits_total")), moved(each.from_above), moved(each.from_below)});
   }
   return table.text();
 }

@@ -35,6 +35,7 @@ class Check {
   explicit Check(const Config& config) : config_(config) {}
 
   std::vector<Finding> run() {
+    // In this order: later checks use what earlier ones have found.
     check_settings();
     check_models();
     check_data_dir();

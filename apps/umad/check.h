@@ -14,8 +14,9 @@ namespace uma::umad {
 // Whether the arguments of the program begin this command.
 [[nodiscard]] bool is_check(std::span<const std::string> arguments);
 
-// Prints what is well and what is not, and returns the exit status: 0 if there is no problem, else 1. Connects to the database,
-// opens the listeners' addresses for a moment, and changes no file.
+// Prints what is well and what is not, and returns the exit status: 0 if there is no problem, else 1. Connects to the
+// database and the shared store, writes and removes a trial state there, opens the listeners' addresses and takes the data
+// folder's lock for a moment, and changes no file of umad.
 [[nodiscard]] int run_check(const Config& config);
 // Prints the mistakes of settings, and returns the exit status as run_check() does.
 [[nodiscard]] int report_mistakes(const Exit& mistakes, std::span<const std::string> arguments);

@@ -1,4 +1,4 @@
-// The properties of the machine that a measurement depends on.
+// The properties of the machine that a measurement depends on, its name, and how busy its processors were.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ struct Machine {
 // CPU model of this machine, like Machine::cpu.
 [[nodiscard]] std::string own_cpu_name();
 
-// Processor seconds since boot: of all programs on the processors that this process may use, and of this process. 0 if the
-// kernel does not report them.
+// Processor seconds since boot: on the processors that this process may use, with those that a hypervisor took (which disturb
+// a measurement, too), and of this process. 0 if the kernel does not report them.
 [[nodiscard]] double machine_cpu_s();
 [[nodiscard]] double process_cpu_s();
 
-// Reads the CPU model from a file like /proc/cpuinfo, for tests: printable ASCII without quotes and backslashes. If the kernel
+// Reads the CPU model from a file like /proc/cpuinfo: printable ASCII without quotes and backslashes. If the kernel
 // reports no model (ARM), the implementer and part; else "unknown".
 [[nodiscard]] std::string cpu_name(const std::filesystem::path& cpuinfo);
 

@@ -129,7 +129,7 @@ std::optional<std::vector<Pattern>> parts_of(const Pattern& alternative) {
   return parts;
 }
 
-// Writes the bound of the length into the one part without a bound, if the others take less than a quarter of it.
+// Writes the bound of the length into the one part without a bound, if the others take at most a quarter of it.
 bool shorten(std::vector<Pattern>& parts, std::int64_t max) {
   const auto is_unlimited = [](const Pattern& part) { return !length_of(part).max; };
   const auto part = std::ranges::find_if(parts, is_unlimited);
@@ -143,8 +143,8 @@ bool shorten(std::vector<Pattern>& parts, std::int64_t max) {
   return *part->max >= part->min;
 }
 
-// Writes the bounds of the length into the one part that varies. Returns false where no text is left, and nullopt where
-// several parts vary.
+// Writes the bounds of the length into the one part that varies. Returns false where no text is left, and nullopt where that
+// cannot be done: several parts vary, or the one is no repetition of parts of one length.
 std::optional<bool> limit(std::vector<Pattern>& parts, std::int64_t min, std::optional<std::int64_t> max) {
   const Pattern all{.kind = Pattern::Kind::sequence, .children = parts};
   const PatternLength whole = length_of(all);

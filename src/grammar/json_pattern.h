@@ -25,7 +25,7 @@ class TextRules {
  public:
   explicit TextRules(RuleWriter& rules) : rules_(rules) {}
 
-  // The GBNF of the language. Nullopt: a bound was reached.
+  // The GBNF of the language. Nullopt: a bound was reached. Throws Refusal, as RuleWriter does.
   [[nodiscard]] std::optional<std::string> add(const TextLanguage& language, Spelling spelling);
   // The rule for one character of a JSON string, in all its spellings.
   [[nodiscard]] std::string character_rule();

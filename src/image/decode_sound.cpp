@@ -66,17 +66,19 @@ struct EndResampling {
 // Appends samples to a clip at another rate.
 class Resampler {
  public:
-  Resampler(std::int32_t from, llm::Clip& clip) : clip_(clip), ratio_(static_cast<double>(clip.sample_rate) / from) {
+  Resampler(std::int32_t from, llm::Clip& clip)
+      : clip_(clip), ratio_(static_cast<double>(clip.sample_rate) / from), is_needed_(from != clip.sample_rate) {
     int problem = 0;
-    if (from != clip.sample_rate) state_.reset(::src_new(SRC_SINC_FASTEST, 1, &problem));
+    if (is_needed_) state_.reset(::src_new(SRC_SINC_FASTEST, 1, &problem));
   }
 
   // False: the library fails.
   [[nodiscard]] bool append(std::span<const float> samples, bool is_last) {
-    if (!state_) {
+    if (!is_needed_) {
       clip_.samples.insert(clip_.samples.end(), samples.begin(), samples.end());
       return true;
     }
+    if (!state_) return false;
     constexpr float kNone = 0;  // The library takes no null pointer.
     std::array<float, 4096> made{};
     for (SRC_DATA data{.data_in = samples.empty() ? &kNone : samples.data(),
@@ -99,7 +101,8 @@ class Resampler {
  private:
   llm::Clip& clip_;
   double ratio_;
-  std::unique_ptr<SRC_STATE, EndResampling> state_;  // Null: the rate is the same.
+  bool is_needed_;
+  std::unique_ptr<SRC_STATE, EndResampling> state_;  // Null: it is not needed, or cannot be made.
 };
 
 bool is_known_format(int format) {

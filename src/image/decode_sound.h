@@ -21,8 +21,8 @@ inline constexpr int kAudioRateMax = 192'000;
 // Whether the file begins like a WAV, MP3 or FLAC file, which no image does.
 [[nodiscard]] bool is_audio(std::span<const std::byte> file);
 
-// The mean of the clip's channels, brought to `sample_rate`. Pure, any thread. It ends at the first sample behind
-// kAudioSecondsMax, whatever the file claims. Errors: E_PROTO_003 with the reason.
+// The mean of the clip's channels, brought to `sample_rate`. Pure, any thread. A clip longer than
+// kAudioSecondsMax is refused, whatever the file claims. Errors: E_PROTO_003 with the reason.
 [[nodiscard]] Expected<llm::Clip> decode_sound(std::span<const std::byte> file, std::int32_t sample_rate);
 
 // decode_sound(), which nothing ends early.
@@ -30,7 +30,8 @@ inline constexpr int kAudioRateMax = 192'000;
                                                            const std::stop_token& /*end*/) {
   return decode_sound(file, sample_rate);
 }
-// A replacement for it that may do it elsewhere, and may block until `end` is requested. Called on any thread.
+// A function in its place: umad's does it in another process (umad/process/media_process.h). Any thread; may block until
+// `end` is requested.
 using DecodeSound =
     std::function<Expected<llm::Clip>(std::span<const std::byte> file, std::int32_t sample_rate, const std::stop_token& end)>;
 

@@ -17,10 +17,18 @@ constexpr int kBits = 8;
 struct Output {
   std::string bytes;
   std::string problem;
+
+  [[nodiscard]] bool append(png_bytep data, std::size_t size) try {
+    bytes.append(reinterpret_cast<const char*>(data), size);
+    return true;
+  } catch (...) {
+    return false;
+  }
 };
 
+// No exception passes through libpng.
 void append(png_structp png, png_bytep data, std::size_t size) {
-  static_cast<Output*>(png_get_io_ptr(png))->bytes.append(reinterpret_cast<const char*>(data), size);
+  if (!static_cast<Output*>(png_get_io_ptr(png))->append(data, size)) png_error(png, "out of memory");
 }
 
 void fail_with(png_structp png, png_const_charp problem) {
@@ -30,7 +38,7 @@ void fail_with(png_structp png, png_const_charp problem) {
 
 void ignore(png_structp /*png*/, png_const_charp /*warning*/) {}
 
-// A row of the picture, enlarged.
+// A row of the picture, enlarged. Requires: `wide` has the capacity.
 void widen(std::span<const std::uint8_t> row, std::size_t scale, std::vector<std::uint8_t>& wide) {
   wide.clear();
   for (std::size_t i = 0; i < row.size(); i += 3) {
@@ -66,6 +74,7 @@ Expected<std::string> write_png(const PngPicture& picture, std::string_view para
   UMA_CHECK(picture.levels.size() == static_cast<std::size_t>(picture.width) * static_cast<std::size_t>(picture.height) * 3);
   Output output;
   std::vector<std::uint8_t> wide;
+  wide.reserve(static_cast<std::size_t>(picture.width) * 3 * static_cast<std::size_t>(picture.scale));
   std::string keyword = "parameters";
   std::string value(parameters);
   const bool is_ascii = std::ranges::all_of(value, [](char c) { return static_cast<unsigned char>(c) < 0x80; });

@@ -1,4 +1,4 @@
-// Writes pictures as PNG files.
+// Writes pictures as PNG files. Pure, any thread; umad calls it on uma-draw between two steps.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct PngPicture {
   std::int32_t scale = 1;  // Each pixel becomes a square of so many pixels of the file.
 };
 
-// The bytes of the file, which are the same for the same input and version of libpng. `parameters` is UTF-8 without NUL: a text
-// of the file under the keyword that image programs read the prompt from; empty: none. Errors: E_RUNTIME_001.
+// The bytes of the file, which are the same for the same input and versions of libpng and zlib. `parameters` is UTF-8 without
+// NUL: a text of the file under the keyword that image programs read the prompt from; empty: none. Errors: E_RUNTIME_001.
 [[nodiscard]] Expected<std::string> write_png(const PngPicture& picture, std::string_view parameters = "");
 
 }  // namespace uma::image

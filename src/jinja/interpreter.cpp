@@ -12,7 +12,8 @@
 
 namespace uma::jinja {
 
-// The names of the template, of a macro's call, or of one round of a loop. Lives on the stack of the interpreter.
+// The names of the template, of a macro's call, of a loop (cleared for each round), or of a block. Lives on the stack of the
+// interpreter.
 struct Scope {
   Scope* parent = nullptr;
   std::vector<std::pair<std::string_view, Value>> names;  // The keys belong to the tree and the environment.
@@ -143,7 +144,7 @@ class Interpreter {
         break;
       case Statement::Kind::scope: {
         Scope inner{.parent = &scope, .names = {}};
-        run_body(statement.body, inner, out);
+        (void)run_body(statement.body, inner, out);  // No `break` leaves it: the parser refuses that.
         break;
       }
       case Statement::Kind::leave_loop:
@@ -170,7 +171,8 @@ class Interpreter {
       inner.names.clear();
       return run_body(statement.else_body, inner, out);
     }
-    // Sharing the value with the body is safe: the body cannot store it, because no list, dict or namespace takes a loop.
+    // Sharing the value with the body is safe: the body cannot store it, because no list, dict or namespace takes a loop (nor a
+    // callable, whose scope is as short-lived).
     const auto loop = std::make_shared<Loop>(Loop{.items = items, .index = 0});
     const Value loop_value{Value::Variant(std::shared_ptr<const Loop>(loop))};
     for (loop->index = 0; loop->index < items->items.size(); ++loop->index) {

@@ -1,4 +1,4 @@
-// Runs a parsed template. Steps, depth and bytes are bounded, so every template ends soon.
+// Runs a parsed template. Steps, depth and bytes are bounded, so every template ends soon. Any thread.
 #pragma once
 
 #include <cstdint>

@@ -19,9 +19,7 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-// "\r
-// " and "\r" become "
-// ", and one line end at the very end is removed.
+// "\r\n" and "\r" become "\n", and one line end at the very end is removed.
 std::string with_unix_lines(std::string_view source) {
   std::string result;
   result.reserve(source.size());

@@ -27,8 +27,8 @@ std::string session_in(const boost::json::value* value) {
   return {};
 }
 
-// Claude Code's `user_id` is an object as text.
-std::string session_in_user_id(const boost::json::value* metadata, bool& is_shared) {
+// Claude Code's `user_id` is an object as text, with a session. Others' is the name of a user, who may have several agents.
+std::string name_in_user_id(const boost::json::value* metadata, bool& is_shared) {
   const boost::json::object* object = metadata == nullptr ? nullptr : metadata->if_object();
   const boost::json::value* value = object == nullptr ? nullptr : object->if_contains("user_id");
   const boost::json::string* text = value == nullptr ? nullptr : value->if_string();
@@ -46,7 +46,7 @@ Agent agent_of_fields(const json::FieldReader& fields) {
   std::string id = name_in(fields.find("prompt_cache_key"));
   if (id.empty()) id = session_in(metadata);
   bool is_shared = false;
-  if (id.empty()) id = session_in_user_id(metadata, is_shared);
+  if (id.empty()) id = name_in_user_id(metadata, is_shared);
   if (id.empty()) {
     id = name_in(fields.find("user"));
     is_shared = true;

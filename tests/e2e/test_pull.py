@@ -348,7 +348,7 @@ class Refused(PullTest):
         page = Served(b"<!DOCTYPE html><html>Please log in</html>", headers={"Content-Type": "text/html\x1b[2J"})
         self.server.next.append(page)
         result = self.run_pull(self.url)
-        self.assert_refused(result, 3, "did not send a GGUF model", "status 200, content type: text/html")
+        self.assert_refused(result, 3, "did not send a model", "status 200, content type: text/html")
         self.assertNotIn("\x1b", result.stderr)
         self.assertEqual([], os.listdir(self.target.parent))
 
@@ -362,7 +362,7 @@ class Refused(PullTest):
         for data in (b"", b"GGUF", b"GGUF\x07\0\0\0" + MODEL[8:], MODEL[:8] + b"\xff" * 16 + MODEL[24:]):
             with self.subTest(size=len(data)):
                 self.server.next.append(Served(data))
-                self.assert_refused(self.run_pull(self.url), 3, "did not send a GGUF model")
+                self.assert_refused(self.run_pull(self.url), 3, "did not send a model")
                 self.assertEqual([], os.listdir(self.target.parent))
 
     def test_statuses(self):

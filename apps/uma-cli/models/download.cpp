@@ -91,7 +91,7 @@ class Fetch final : public HttpHandler {
 
   [[nodiscard]] Result<void> refuse(const std::string& why) const {
     const std::string type = head_.content_type.empty() ? "none" : printable_line(head_.content_type);
-    return fail(ExitCode::protocol, std::format("{} did not send a GGUF model: {} (status {}, content type: {})",
+    return fail(ExitCode::protocol, std::format("{} did not send a model: {} (status {}, content type: {})",
                                                 shown_url(head_.url), why, head_.status, type));
   }
 
@@ -121,8 +121,8 @@ std::vector<std::string> headers_for(const Plan& plan) {
   return headers;
 }
 
-// Returns true once the whole file is here.
-Result<bool> fetch_all_there_is(const HttpEnd& end, const Fetch& fetch, const PartFile& part) {
+// Whether the whole file is here.
+Result<bool> is_complete(const HttpEnd& end, const Fetch& fetch, const PartFile& part) {
   if (!end.broken.empty() || !fetch.judgement()) return false;
   if (auto good = fetch.check_end(); !good) return std::unexpected(good.error());
   const Judgement& judgement = *fetch.judgement();
@@ -141,7 +141,7 @@ Result<void> fetch_bytes(const Wanted& wanted, PartFile& part, Http& http, Progr
     Fetch fetch(wanted, plan, part, progress);
     auto end = http.get(wanted.url, headers_for(plan), fetch);
     if (!end) return std::unexpected(end.error());
-    auto is_done = fetch_all_there_is(*end, fetch, part);
+    auto is_done = is_complete(*end, fetch, part);
     if (!is_done) return std::unexpected(is_done.error());
     if (*is_done) return {};
     asks_anew = fetch.judgement() && fetch.judgement()->verdict == Verdict::ask_anew;
@@ -197,7 +197,7 @@ Result<std::string> download(const Wanted& wanted, PartFile& part, Http& http, P
   progress.end();
   if (const std::string why = why_not_model(part.head()); !why.empty()) {
     part.discard();
-    return fail(ExitCode::protocol, std::format("{} is not a GGUF model: {}", wanted.name, why));
+    return fail(ExitCode::protocol, std::format("{} is not a model: {}", wanted.name, why));
   }
   std::string sum = part.sha256();
   if (!wanted.sha256.empty() && sum != wanted.sha256) {

@@ -1,4 +1,4 @@
-// Downloads one file into its part file, over as many connections as needed, and verifies it.
+// Downloads one file into its part file, over one connection after another, and verifies it.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@
 
 namespace uma::cli {
 
-// Ensures: `part` holds the whole file, which is GGUF and has the checksum of `wanted` if that is known. Returns the checksum.
-// A failure keeps the part for the next run, unless its bytes are wrong; then the part is removed.
+// Ensures: `part` holds the whole file, which is a model and has the checksum of `wanted` if that is known. Returns the
+// checksum. A failure keeps the part for the next run, unless its bytes are wrong; then the part is removed.
 [[nodiscard]] Result<std::string> download(const Wanted& wanted, PartFile& part, Http& http, Progress& progress,
                                            Interrupts& interrupts);
 

@@ -63,13 +63,13 @@ struct Callable {
 };
 
 // Collects the rules of a grammar.
-class CallRules {
+class CallGrammarWriter {
  public:
-  // `is_loose`: use the schemas of strict tools only.
-  CallRules(const Family& family, Use use, bool is_loose, grammar::LeftOut& left_out)
+  // `strict_schemas_only`: leave out the schemas of other tools.
+  CallGrammarWriter(const Family& family, Use use, bool strict_schemas_only, grammar::LeftOut& left_out)
       : family_(family),
         use_(use),
-        is_loose_(is_loose),
+        strict_schemas_only_(strict_schemas_only),
         left_out_(left_out),
         rules_(use == Use::forced ? grammar::JsonBlanks::python : grammar::JsonBlanks::any, &left_out),
         checked_(grammar::JsonBlanks::any, &left_out) {}
@@ -79,6 +79,7 @@ class CallRules {
     return strict != nullptr && *strict == true;
   }
 
+  // `index` names its rules, so no other tool has it: its place in the request's list.
   [[nodiscard]] Expected<Unit> add_tool(std::size_t index, const boost::json::object& function) {
     const auto has_style = [&](ArgumentStyle style) { return std::ranges::contains(family_.calls, style, &CallForm::style); };
     const std::size_t places = left_out_.places().size();
@@ -101,12 +102,12 @@ class CallRules {
     return Unit{};
   }
 
-  // Adds the calls that stand for none, beside the tools.
-  [[nodiscard]] Expected<Unit> add_no_calls() {
+  // Adds the calls that stand for none, beside the tools. `index`: the number of the request's tools.
+  [[nodiscard]] Expected<Unit> add_no_calls(std::size_t index) {
     for (const std::string_view name : family_.no_calls) {
       if (std::ranges::contains(tools_, name, &Callable::name)) continue;
       const boost::json::object function{{"name", boost::json::string(name)}};
-      if (auto added = add_tool(tools_.size(), function); !added) return added;
+      if (auto added = add_tool(index++, function); !added) return added;
     }
     return Unit{};
   }
@@ -237,7 +238,7 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
 
   // Whether arguments follow the tool's schema.
   [[nodiscard]] bool uses_schema(const boost::json::object& function) const {
-    return use_ == Use::forced || is_strict(function) || !is_loose_;
+    return use_ == Use::forced || is_strict(function) || !strict_schemas_only_;
   }
 
   // The rule for arguments as one object.
@@ -469,7 +470,7 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
 
   const Family& family_;
   const Use use_;
-  const bool is_loose_;
+  const bool strict_schemas_only_;
   grammar::LeftOut& left_out_;
   grammar::JsonRules rules_;
   grammar::JsonRules checked_;  // The schemas of nested elements, so that the same ones are refused as for other families.
@@ -491,14 +492,14 @@ Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const Reply
   boost::system::error_code problem;
   const boost::json::value tools = json::parse(options.tools, {}, problem);
   if (problem) return fail(ErrorCode::proto_field, "field \"tools\" is not valid JSON");
-  const auto make = [&](bool is_loose) -> Expected<std::shared_ptr<const grammar::Grammar>> {
-    CallRules rules(*format.family, Use::begun, is_loose, left);
+  const auto make = [&](bool strict_schemas_only) -> Expected<std::shared_ptr<const grammar::Grammar>> {
+    CallGrammarWriter rules(*format.family, Use::begun, strict_schemas_only, left);
     for (std::size_t i = 0; i < tools.as_array().size(); ++i) {
       const boost::json::object& function = tools.as_array()[i].at("function").as_object();
       if (!options.may_call(std::string_view(function.at("name").as_string()))) continue;
       if (auto added = rules.add_tool(i, function); !added) return std::unexpected(added.error());
     }
-    if (auto added = rules.add_no_calls(); !added) return std::unexpected(added.error());
+    if (auto added = rules.add_no_calls(tools.as_array().size()); !added) return std::unexpected(added.error());
     std::string root;
     for (const CallForm& form : format.family->calls) {
       const std::string calls = rules.calls(form, options.has_parallel_calls ? kGrammarCallsMax : 1);
@@ -514,17 +515,19 @@ Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const Reply
   bool has_strict = false;
   for (std::size_t i = 0; i < tools.as_array().size(); ++i) {
     const boost::json::object& function = tools.as_array()[i].at("function").as_object();
-    has_strict |= CallRules::is_strict(function);
-    if (!CallRules::is_strict(function) && function.contains("parameters")) left.add(parameters_field(i) + "#", "");
+    if (!options.may_call(std::string_view(function.at("name").as_string()))) continue;
+    has_strict |= CallGrammarWriter::is_strict(function);
+    if (!CallGrammarWriter::is_strict(function) && function.contains("parameters")) left.add(parameters_field(i) + "#", "");
   }
   return loose || has_strict ? loose : nullptr;
 }
 
-bool has_strict_tool(std::string_view tools) {
+bool has_strict_tool(const ChatOptions& options) {
   boost::system::error_code problem;
-  const boost::json::value parsed = json::parse(tools, {}, problem);
-  return !problem && std::ranges::any_of(parsed.as_array(), [](const boost::json::value& tool) {
-    return CallRules::is_strict(tool.at("function").as_object());
+  const boost::json::value parsed = json::parse(options.tools, {}, problem);
+  return !problem && std::ranges::any_of(parsed.as_array(), [&](const boost::json::value& tool) {
+    const boost::json::object& function = tool.at("function").as_object();
+    return CallGrammarWriter::is_strict(function) && options.may_call(std::string_view(function.at("name").as_string()));
   });
 }
 
@@ -533,7 +536,7 @@ Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions&
   grammar::LeftOut unread;
   boost::system::error_code problem;
   const boost::json::value tools = json::parse(options.tools, {}, problem);
-  CallRules rules(*format.family, Use::forced, false, left_out == nullptr ? unread : *left_out);
+  CallGrammarWriter rules(*format.family, Use::forced, false, left_out == nullptr ? unread : *left_out);
   for (std::size_t i = 0; !problem && i < tools.as_array().size(); ++i) {
     const boost::json::object& function = tools.as_array()[i].at("function").as_object();
     const std::string_view name = function.at("name").as_string();

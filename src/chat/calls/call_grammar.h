@@ -31,7 +31,7 @@ namespace uma::chat {
                                                                                    const ChatOptions& options,
                                                                                    grammar::LeftOut* left_out = nullptr);
 
-// Whether one of the tools demands that its schema holds.
-[[nodiscard]] bool has_strict_tool(std::string_view tools);
+// Whether one of the tools that may be called demands that its schema holds.
+[[nodiscard]] bool has_strict_tool(const ChatOptions& options);
 
 }  // namespace uma::chat

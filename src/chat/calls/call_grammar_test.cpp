@@ -226,6 +226,20 @@ TEST(BegunCallGrammar, TakesAllowedToolsOnly) {
   options.allowed_tools = {"g"};
   EXPECT_EQ(begun("hermes", options, "<tool_call>\n{\"name\": \"g"), "part");
   EXPECT_EQ(begun("hermes", options, "<tool_call>\n{\"name\": \"f"), "");
+  // In this family others that stand for none are beside them.
+  const std::string mark = "Action:\n```json\n[\n    {\"tool_name\": \"";
+  EXPECT_EQ(begun("command-r-plus", options, mark + "g"), "part");
+  EXPECT_EQ(begun("command-r-plus", options, mark + "directly"), "part");
+  EXPECT_EQ(begun("command-r-plus", options, mark + "f"), "");
+}
+
+TEST(BegunCallGrammar, AStrictToolThatMayNotBeCalledDemandsNothing) {
+  ChatOptions options = offered();
+  options.tools = R"([{"type": "function", "function": {"name": "f", "strict": true, "parameters": {}}},
+                      {"type": "function", "function": {"name": "g", "parameters": {}}}])";
+  EXPECT_TRUE(has_strict_tool(options));
+  options.allowed_tools = {"g"};
+  EXPECT_FALSE(has_strict_tool(options));
 }
 
 TEST(BegunCallGrammar, TakesNoOtherToolAndNoOtherArguments) {

@@ -122,7 +122,8 @@ StepOutcome Lane::step() {
 
 StepOutcome Lane::tick() {
   const TimePoint began = clock_.now();
-  calls_.begin_step(is_closed());
+  calls_.begin_step();
+  if (is_closed()) calls_.close();
   take_commands();
   if (context_->is_lost()) return end_lost();
   if (warm()) {

@@ -53,6 +53,11 @@ Token Sequence::token_at(std::int32_t position) const {
   return at < chain.size() ? chain[at] : draft.tokens[at - chain.size()];
 }
 
+void Sequence::drop_prompt_logprobs() {
+  prompt_logprobs.resize(std::min<std::size_t>(prompt_logprobs.size(), 1));
+  prompt_logprobs_bytes = 0;
+}
+
 void Sequence::send(PrefillLane& prefill, PrefillJob prompt) {
   begin(Offloaded{prefill});
   prefill.post(std::move(prompt));

@@ -127,6 +127,8 @@ struct Sequence {
   [[nodiscard]] bool lacks_prompt_logprobs() const {
     return job.wants_prompt_logprobs && prompt_logprobs.size() < static_cast<std::size_t>(prompt_tokens);
   }
+  // They were of logits that are not finite, so all are computed again.
+  void drop_prompt_logprobs();
   // The token at a position of the chain, or of the draft behind it.
   [[nodiscard]] Token token_at(std::int32_t position) const;
   [[nodiscard]] bool was_placed() const { return times.placed != TimePoint{}; }

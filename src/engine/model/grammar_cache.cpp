@@ -97,7 +97,7 @@ Expected<ReplyGrammars> compile_constraints(const chat::ChatFormat& format, cons
                                                      .may_think = !made.has_thoughts,
                                                      .may_begin_with_blanks = made.is_json});
   if (!answer.has_calls) {
-    if (left_out.refuses() || chat::has_strict_tool(options.chat.tools)) {
+    if (left_out.refuses() || chat::has_strict_tool(options.chat)) {
       return std::unexpected(Error{ErrorCode::proto_field,
                                    "field \"tools\": their schemas and that of the reply are too large for one grammar",
                                    "tools"});

@@ -1,6 +1,7 @@
 // The memory of ggml's buffers, which hold weights, keys and values. libggml-base takes it from posix_memalign(), which is
 // defined here, in front of the C library's, because most systems give huge pages only to memory that asks for them
-// (docs/decisions/0066). Sanitizers have an allocator of their own.
+// (docs/decisions/0066). Any thread may call it, also before main(): it must not log, lock or throw. CMakeLists.txt links it
+// into programs and exports it to ggml. Sanitizers have an allocator of their own.
 #include <algorithm>
 #include <bit>
 #include <cerrno>

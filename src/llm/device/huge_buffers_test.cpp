@@ -1,4 +1,4 @@
-// posix_memalign() as this program and ggml see it (huge_buffers.cpp).
+// posix_memalign() as this program and ggml see it (huge_buffers_linux.cpp).
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>

@@ -30,20 +30,43 @@ struct KnownServer {
   std::shared_ptr<RpcRelay> relay;
   ggml_backend_reg_t registry = nullptr;  // Null: the library does not know the relay's endpoint yet.
   std::vector<RpcDevice> devices;         // When it came to know it.
-  std::vector<Device> described;
   std::weak_ptr<RpcServer> used;
-  std::shared_ptr<RpcServer> kept;  // Until kept_until.
-  std::chrono::steady_clock::time_point kept_until;
-
-  void keep(const std::shared_ptr<RpcServer>& server) {
-    kept = server;
-    kept_until = std::chrono::steady_clock::now() + kKept;
-  }
 };
 
+// A server with which there was a connection.
+struct ShownServer {
+  std::shared_ptr<RpcRelay> relay;
+  std::vector<Device> devices;
+  std::shared_ptr<RpcServer> kept;  // Until kept_until.
+  std::chrono::steady_clock::time_point kept_until;
+};
+
+// While a thread connects, others wait for it only if they connect, too.
 struct KnownServers {
-  Mutex mutex;
-  std::map<std::string, KnownServer> by_address GUARDED_BY(mutex);
+  Mutex connecting;
+  std::map<std::string, KnownServer> by_address GUARDED_BY(connecting);
+  Mutex mutex;  // Taken after `connecting`.
+  std::map<std::string, ShownServer> shown GUARDED_BY(mutex);
+
+  // Servers are freed without the lock, because the library may wait for one.
+  void keep(const std::string& address, const std::shared_ptr<RpcServer>& server) {
+    std::shared_ptr<RpcServer> former;
+    const MutexLock lock(mutex);
+    ShownServer& known = shown[address];
+    former = std::exchange(known.kept, server);
+    known.kept_until = std::chrono::steady_clock::now() + kKept;
+  }
+  void show(const std::string& address, const std::shared_ptr<RpcRelay>& relay, const std::vector<Device>& devices) {
+    const MutexLock lock(mutex);
+    ShownServer& known = shown[address];
+    known.relay = relay;
+    known.devices = devices;
+  }
+  void hide(const std::string& address) {
+    std::map<std::string, ShownServer>::node_type former;
+    const MutexLock lock(mutex);
+    former = shown.extract(address);
+  }
 };
 
 KnownServers& known_servers() {
@@ -98,14 +121,6 @@ Expected<AddServer> find_backend(const RpcAddress& address) {
   return add;
 }
 
-}  // namespace
-
-void set_rpc_answer_limit(std::chrono::milliseconds limit) {
-  answer_limit = std::max(limit, std::chrono::milliseconds(100));
-}
-
-namespace {
-
 std::unexpected<Error> cannot_use(const RpcRelay& relay, const char* reason) {
   if (relay.is_lost()) return std::unexpected(relay.loss(ErrorCode::model_load));
   return fail(ErrorCode::model_load, std::format("devices: {}{}: {}", kRpcPrefix, relay.address().text(), reason));
@@ -138,41 +153,46 @@ Expected<std::vector<RpcDevice>> prepare(const RpcAddress& address, AddServer ad
 
 }  // namespace
 
+void set_rpc_answer_limit(std::chrono::milliseconds limit) {
+  answer_limit = std::max(limit, std::chrono::milliseconds(100));
+}
+
 Expected<std::shared_ptr<RpcServer>> RpcServer::at(const RpcAddress& address) {
   const auto add = find_backend(address);
   if (!add) return std::unexpected(add.error());
   KnownServers& all = known_servers();
-  const MutexLock lock(all.mutex);
+  const MutexLock lock(all.connecting);
   KnownServer& known = all.by_address[address.text()];
   if (auto used = known.used.lock(); used && !used->relay().is_lost()) {
-    known.keep(used);
+    all.keep(address.text(), used);
     return used;
   }
   return guarded(ErrorCode::model_load, "connecting to an RPC server", [&]() -> Expected<std::shared_ptr<RpcServer>> {
     auto devices = prepare(address, *add, known);
     if (devices && !are_same(*devices, known.devices)) {
-      known.relay.reset();
+      all.hide(address.text());
+      known = KnownServer{};
       devices = prepare(address, *add, known);
     }
     if (!devices) return std::unexpected(devices.error());
     std::vector<ggml_backend_dev_t> handles;
-    std::vector<Device> described_devices;
+    std::vector<Device> shown_devices;
     for (std::size_t i = 0; i < devices->size(); ++i) {
       handles.push_back(ggml_backend_reg_dev_get(known.registry, i));
-      described_devices.push_back(described(address, i, devices->size(), (*devices)[i]));
+      shown_devices.push_back(described(address, i, devices->size(), (*devices)[i]));
       const MutexLock names_lock(rpc_device_names().mutex);
-      rpc_device_names().by_device[handles.back()] = described_devices.back().name;
+      rpc_device_names().by_device[handles.back()] = shown_devices.back().name;
     }
     auto* const holder = ggml_backend_dev_init(handles.front(), nullptr);
     if (holder == nullptr) {
       known.relay->disconnect();
       return cannot_use(*known.relay, "the library does not connect to it");
     }
-    known.described = described_devices;
-    std::shared_ptr<RpcServer> server(new RpcServer(known.relay, holder, std::move(handles), std::move(described_devices)));
+    all.show(address.text(), known.relay, shown_devices);
+    std::shared_ptr<RpcServer> server(new RpcServer(known.relay, holder, std::move(handles), std::move(shown_devices)));
     if (known.relay->is_lost()) return cannot_use(*known.relay, "");
     known.used = server;
-    known.keep(server);
+    all.keep(address.text(), server);
     return server;
   });
 }
@@ -189,11 +209,11 @@ std::vector<DeviceMemory> rpc_memory() {
   std::vector<DeviceMemory> memory;
   KnownServers& all = known_servers();
   const MutexLock lock(all.mutex);
-  for (auto& [address, known] : all.by_address) {
-    const bool is_lost = known.relay != nullptr && known.relay->is_lost();
+  for (auto& [address, known] : all.shown) {
+    const bool is_lost = known.relay->is_lost();
     if (known.kept && (is_lost || known.kept_until < std::chrono::steady_clock::now())) unused.push_back(std::move(known.kept));
-    for (std::size_t i = 0; i < known.described.size() && !is_lost; ++i) {
-      const Device& device = known.described[i];
+    for (std::size_t i = 0; i < known.devices.size() && !is_lost; ++i) {
+      const Device& device = known.devices[i];
       const std::uint64_t taken = std::min(known.relay->bytes_allocated(i), device.free);
       memory.push_back({.name = device.name, .total = device.total, .free = device.free - taken});
     }

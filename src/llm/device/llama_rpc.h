@@ -21,7 +21,7 @@ class RpcServer {
  public:
   // The object of that server if it exists and is not lost, else a new connection, which blocks up to the limits of
   // rpc_connect.h. It is kept for some seconds, because a load asks several times. Any thread. Errors: E_MODEL_002 with the
-  // address and the reason.
+  // address and the reason; E_IO_001 if this machine lacks a port or a descriptor.
   [[nodiscard]] static Expected<std::shared_ptr<RpcServer>> at(const RpcAddress& address);
   ~RpcServer();
   RpcServer(const RpcServer&) = delete;
@@ -47,7 +47,7 @@ class RpcServer {
 };
 
 // The memory of the devices of servers that were used and are not lost: what was free before this process took some, less what
-// it has. Asks no server.
+// it has. Asks no server, and waits for no thread that connects to one.
 [[nodiscard]] std::vector<DeviceMemory> rpc_memory();
 
 // The device's name in DeviceOptions: the library's, but "rpc://…" for a device of a server.

@@ -121,7 +121,7 @@ void add(DiffusionFile& file, std::string name, DiffusionTensor tensor) {
 
 // A part of a tensor's name by which another model is known, whose names begin like those of a model that is read.
 struct Foreign {
-  std::string_view part;  // A part of the name.
+  std::string_view part;
   std::string_view model;
 };
 constexpr Foreign kForeign[] = {
@@ -194,7 +194,7 @@ void set_defaults(DiffusionFile& file, const PictureSource& source) {
   const auto words = name_words(source.path);
   const bool is_turbo = std::ranges::contains(words, "turbo");
   const bool is_lcm = std::ranges::contains(words, "lcm");
-  file.by_its_name = is_turbo ? " Turbo" : is_lcm ? " LCM" : "";
+  file.by_its_name = is_lcm ? " LCM" : is_turbo ? " Turbo" : "";
   file.predicts_velocity = source.predicts_velocity;
   if (file.family == DiffusionFamily::sd1 && !file.predicts_velocity) file.predicts_velocity = false;
   const bool is_large =
@@ -261,6 +261,7 @@ Expected<DiffusionFile> read_diffusion_file(const PictureSource& source) {
     heads.push_back(*std::move(head));
   }
   auto file = diffusion_file_of(source, heads);
+  // A message about one of the two files names it already.
   if (!file && !file.error().message.starts_with(source.vae_path.empty() ? "/" : source.vae_path))
     file.error().message = std::format("{}: {}", source.path, file.error().message);
   return file;

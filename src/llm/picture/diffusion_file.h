@@ -4,10 +4,12 @@
 //   text.*   the text encoder, as the transformers library names it behind "text_model."
 //   vae.*    the decoder and encoder of latent pictures, as in the original files behind "first_stage_model."
 //   tae.*    a small decoder instead (TAESD): the layers by their numbers without the first, which has no weights
+// Lists of models read the heads, too: any thread.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 

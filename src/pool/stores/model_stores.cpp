@@ -133,7 +133,7 @@ StoreFolders usual_stores(const std::function<std::string(const char*)>& variabl
                       .lm_studio = {below(home, ".lmstudio/models"), below(cache, "lm-studio/models")},  // Now, and once.
                       .llama_cpp = {given_or("LLAMA_CACHE", below(cache, "llama.cpp"))},
                       .ollama = {given_or("OLLAMA_MODELS", below(home, ".ollama/models"))}};
-  if (variable("OLLAMA_MODELS").empty()) stores.ollama.push_back("/usr/share/ollama/.ollama/models");  // Of its service.
+  if (variable("OLLAMA_MODELS").empty()) stores.ollama.push_back("/usr/share/ollama/.ollama/models");  // Its service's.
   for (auto* folders : {&stores.hub, &stores.lm_studio, &stores.llama_cpp, &stores.ollama}) std::erase(*folders, "");
   return stores;
 }

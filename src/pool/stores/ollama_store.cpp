@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t kManifestBytesMax = 1u << 20;
-constexpr std::size_t kTextBytesMax = 1u << 20;  // Of a system message, and of parameters.
+constexpr std::size_t kTextBytesMax = 1u << 20;  // A system message, or parameters.
 constexpr std::string_view kHost = "registry.ollama.ai";
 constexpr std::string_view kOwner = "library";
 constexpr std::string_view kLatest = "latest";

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::size_t kFilesMax = 10'000;  // Of one folder with all below it.
+constexpr std::size_t kFilesMax = 10'000;  // Files of one folder with all below it.
 
 // 16-bit floats first: the encoder is small, and is read in this form by every backend.
 int rank_of_projector(const std::string& path) {

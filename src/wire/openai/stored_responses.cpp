@@ -31,8 +31,8 @@ void add_listed(std::vector<Item>& items, const ChatMessage& message, std::strin
   for (Item& item : items | std::views::drop(before)) item.turn = place.turn;
 }
 
-// All items of a session with its pending input, but without instructions. `messages_end` is the end among the finished
-// messages; the pending input follows them.
+// All items of a session with its pending input, but without instructions. With `messages_end`: those of the messages before
+// it, and no pending input.
 std::vector<Item> items_of(const SessionDetail& session, std::size_t messages_end = SIZE_MAX) {
   std::vector<Item> items;
   const std::string& id = session.info.id.value;

@@ -1,5 +1,5 @@
 // Encodes stored responses and conversations, and parts of their lists of items, as OpenAI's JSON. ResponseEncoder writes a
-// response in progress.
+// response in progress. Pure, any thread.
 #pragma once
 
 #include <cstdint>

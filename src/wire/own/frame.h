@@ -14,8 +14,8 @@ namespace uma::wire {
 inline constexpr std::size_t kFrameHeaderBytes = 4;
 
 // Splits a byte stream into frames. Not thread-safe: owned by the reader of the stream. Invariants: (1) The frames do not
-// depend on how the bytes were split. (2) Memory is bounded by frame_bytes_max plus the bytes of one append(). (3) Each byte is
-// moved a bounded number of times, however many frames one append() brings.
+// depend on how the bytes were split. (2) Memory is bounded by frame_bytes_max plus the bytes of two calls of append(). (3)
+// Each byte is moved a bounded number of times, however many frames one append() brings.
 class FrameReader {
  public:
   explicit FrameReader(std::size_t frame_bytes_max) : frame_bytes_max_(frame_bytes_max) {}

@@ -253,6 +253,7 @@ void Preemption::clear_context() {
 void Preemption::restart_unsound(Sequence& sequence) {
   sequence.is_unsound = false;
   sequence.held_logits.clear();
+  sequence.drop_prompt_logprobs();
   parts_.stats().not_finite_total.add();
   log_error("request {} session {} seq {}: its logits are not finite; {}", sequence.job.id.value,
             log_name(sequence.job.session), sequence.slot,

@@ -81,8 +81,8 @@ double ContextCalls::charge(std::int32_t rows, double kv_tokens) {
   return bytes;
 }
 
-// The time that the tick leaves, but at least a quarter of a decode call, and at most the usual time of a tick if the streams
-// would wait longer.
+// The time that the tick leaves, but at least a quarter of its decode calls. At most the usual time of a tick, or half as long
+// as the decode calls beside them, if the streams would wait longer.
 double ContextCalls::prefill_slice_ms(double tick_ms, std::int32_t decode_calls) const {
   const double call_ms = parts_.costs.step_model.decode_ms() * decode_calls;
   return std::max(call_ms / 4, std::min(tick_ms, std::max(parts_.options.tick_ms, 1.5 * call_ms)) - call_ms - gate_ms_);

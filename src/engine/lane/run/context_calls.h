@@ -34,8 +34,8 @@ class ContextCalls {
   void close() { interrupt_.set(true); }
 
   // --- Owner thread.
-  // A step begins. `is_closed`: calls for prompts end at once.
-  void begin_step(bool is_closed) { interrupt_.set(is_closed); }
+  // A step begins. Afterwards the caller looks whether the lane was closed meanwhile, and calls close() again.
+  void begin_step() { interrupt_.set(false); }
   // Adapts the number of threads to the load by other processes.
   void watch_load(TimePoint now);
   // Sets the number of threads for the next calls.

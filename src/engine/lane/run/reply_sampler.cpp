@@ -48,15 +48,14 @@ const ReplySampler::Chosen* ReplySampler::chosen(const Sequence& sequence, std::
   return index < chosen_.size() && chosen_[index].sequence == &sequence ? &chosen_[index] : nullptr;
 }
 
+Error ReplySampler::no_logits() const {
+  if (parts_.context.is_lost()) return lost_error(parts_.context.loss());
+  return {ErrorCode::runtime_decode, "the library returned no logits for a token"};
+}
+
 void ReplySampler::sample_row(Sequence& sequence, std::int32_t row, TimePoint now, std::int32_t drawn) {
   const std::span<float> logits = parts_.context.logits(row);
-  if (logits.empty()) {
-    const Error error = parts_.context.is_lost()
-                            ? lost_error(parts_.context.loss())
-                            : Error{ErrorCode::runtime_decode, "the library returned no logits for a token"};
-    ends_.finish(sequence, FinishReason::error, error);
-    return;
-  }
+  if (logits.empty()) return ends_.finish(sequence, FinishReason::error, no_logits());
   const Chosen* const ahead = chosen(sequence, row);
   if (ahead != nullptr ? !ahead->is_sound && !ahead->thrown : !llm::are_sound(logits)) {
     sequence.is_unsound = true;
@@ -121,10 +120,7 @@ bool ReplySampler::add_prompt_logprobs(Sequence& sequence, std::int32_t begin, s
       const std::size_t predicted = first + static_cast<std::size_t>(i) + 1;
       if (predicted < sequence.prompt_logprobs.size()) continue;  // Computed again after a swap.
       const std::span<const float> logits = parts_.context.logits(begin + i);
-      if (logits.empty()) {
-        return ends_.finish(sequence, FinishReason::error,
-                            Error{ErrorCode::runtime_decode, "the library returned no logits for a token of the prompt"});
-      }
+      if (logits.empty()) return ends_.finish(sequence, FinishReason::error, no_logits());
       const std::int32_t top = sequence.reply.logprobs_top();
       sequence.prompt_logprobs.push_back(llm::logprobs_of(logits, sequence.chain[predicted], top, vocab_));
       sequence.prompt_logprobs_bytes += chat::logprobs_bytes(sequence.prompt_logprobs.back());

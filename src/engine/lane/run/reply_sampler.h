@@ -32,7 +32,8 @@ class ReplySampler {
         vocab_(vocab),
         team_(parts.options.sampling_threads) {}
 
-  // Chooses the token of row i of the last call for sequences[i], with several threads, where that is worth it. sample_row()
+  // Chooses the token of row i of the last call for sequences[i], with several threads, where that is worth it. No sequence is
+  // there twice. sample_row()
   // then takes these tokens. They are forgotten by forget_chosen(). Null: the row is left out.
   void choose_ahead(std::span<Sequence* const> sequences);
   void forget_chosen() { chosen_.clear(); }
@@ -43,7 +44,7 @@ class ReplySampler {
   // Adds the log probabilities of the prompt's tokens behind those that the rows [begin, begin + count) of the last call have
   // computed. False: the sequence has ended.
   [[nodiscard]] bool add_prompt_logprobs(Sequence& sequence, std::int32_t begin, std::int32_t count);
-  // Samples the first token from the logits that came with a prompt.
+  // Samples the first token from the logits of a prompt that the prefill lane has computed and checked.
   void sample_first(Sequence& sequence, std::span<float> logits);
 
   // Grammars may be expensive, and all streams of the lane wait for them. A step has one budget for all of them: whoever finds
@@ -63,6 +64,7 @@ class ReplySampler {
     std::exception_ptr thrown;
   };
 
+  [[nodiscard]] Error no_logits() const;
   // Whether the choice depends on nothing but the sequence's sampler and the logits.
   [[nodiscard]] bool can_choose_ahead(const Sequence& sequence) const;
   // The choice ahead from this row; null: there is none.

@@ -1,4 +1,5 @@
-// Responses that are being written, and those that have ended without being stored, as clients see them. Any thread.
+// Responses that are being written, and those that have ended without being stored, as clients see them. Any thread. Its
+// lock is taken before those of logs.
 #pragma once
 
 #include <cstddef>
@@ -27,10 +28,11 @@ class LiveResponses {
   // The events of such a response; null: there is none.
   [[nodiscard]] std::shared_ptr<ReplyLog> find_log(const std::string& id, const TenantId& tenant) const;
   void begin(const std::string& id, TenantId tenant, std::string json, std::shared_ptr<ReplyLog> log);
-  // The response is stored, so that everybody finds it there, or nobody shall find it.
+  // The response is stored, so that everybody finds it there, or nobody shall find it. Requires: it is in progress.
   void remove(const std::string& id);
   // The response has ended without being stored: with an error, or cancelled before its first token. Such responses are kept up
-  // to 16 MiB, each as at least 64 KiB. Beyond that the tenant that holds the most loses its oldest one.
+  // to 16 MiB, each as at least 64 KiB. Beyond that the tenant that holds the most loses its oldest one. Requires: its log has
+  // ended, and so has its size.
   void keep_ended(const std::string& id, std::string json);
   // Removes a response of the tenant that has ended without being stored. False: there is none.
   bool forget_ended(const std::string& id, const TenantId& tenant);
