@@ -286,6 +286,28 @@ TEST_F(ReplySamplerTest, TellsHowLikelyThePromptWasWhateverIsCached) {
   }
 }
 
+TEST_F(ReplySamplerTest, HowLikelyThePromptWasIsComputedAgainWithItsTokens) {
+  make({.cells = 400});
+  const auto likelihoods = [&](std::uint64_t id) {
+    GenerationJob scored = job(id, "the beginning of a long conversation", 1);
+    scored.wants_prompt_logprobs = true;
+    scored.reply.logprobs = 1;
+    scored.reply.stream = false;
+    post(std::move(scored));
+    run();
+    std::vector<double> values;
+    for (const TokenLogprobs& told : eos(id).prompt_logprobs) values.push_back(told.chosen.logprob);
+    return values;
+  };
+  const std::vector<double> right = likelihoods(1);
+  bool has_failed = false;
+  context_->fault = [&](std::span<const llm::BatchRow>) {
+    return std::exchange(has_failed, true) ? FakeFault::none : FakeFault::not_finite;
+  };
+  EXPECT_EQ(likelihoods(2), right);
+  EXPECT_TRUE(has_failed);
+}
+
 TEST_F(ReplySamplerTest, LogprobsOfAPromptCountAsMemory) {
   make({.cells = 400});
   const auto memory = std::make_shared<TenantBudget>(4'000, "requests in flight", "limits.queue_bytes_max");
