@@ -119,13 +119,13 @@ function ModelRow({ model }: { model: Model }) {
   return (
     <>
       <tr>
-        <td class="name">{model.id}</td><td><span class={`badge ${model.state}`}>{model.state}</span>{model.problem && <p class="note">{model.problem}</p>}</td><td>{bytes(model.meta.size)}</td>
+        <td class="name">{model.id}</td><td><span class={`badge ${model.state}`}>{model.state}</span>{model.problem && <p class="note">{model.problem}</p>}{model.store && <p class="note">from {model.store}</p>}</td><td>{bytes(model.meta.size)}</td>
         <td>{model.memory_bytes ? bytes(model.memory_bytes) : ''}{model.memory_bytes && model.idle_unload_s ? `, until ${count(model.idle_unload_s)} s idle` : ''}</td>
         <td>{count(model.meta.n_params)}</td>
         <td>{model.context_length > 0 ? count(model.context_length) : '–'}</td><td>{model.capabilities.map((each) => <span class="chip">{each}</span>)}</td>
         <td class="actions">
           {!model.parent && <button type="button" class="quiet" aria-expanded={isOpen.value} onClick={() => (isOpen.value = !isOpen.value)}>Card</button>}
-          {!model.parent && <button type="button" class="quiet danger" onClick={() => (isDeleting.value = true)}>Delete…</button>}
+          {!model.parent && !model.store && <button type="button" class="quiet danger" onClick={() => (isDeleting.value = true)}>Delete…</button>}
         </td>
       </tr>
       {(isOpen.value || problem.value !== '') && (

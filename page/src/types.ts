@@ -45,6 +45,7 @@ export interface Model {
   context_length: number;
   state: 'unloaded' | 'loading' | 'ready' | 'failed';
   status: { value: string; progress?: number; failed?: boolean };
+  store?: string;  // The other program that has stored its file.
   problem?: string;  // Why it cannot be loaded, or why its last load failed.
   memory_bytes?: number;  // Of its weights and contexts; missing: none.
   idle_unload_s: number;  // 0: never.

@@ -81,6 +81,12 @@ std::string sampling_of(const boost::json::object& model) {
   return text;
 }
 
+// With the program that has stored the file, if it is another one's.
+std::string description_of(const boost::json::object& model) {
+  const std::string store = text_field(model, "store");
+  return text_field(model, "description") + (store.empty() ? "" : std::format(" (from {})", store));
+}
+
 Result<std::string> models_file(const std::string& given) {
   return given.empty() ? default_models_file() : Result<std::string>(given);
 }
@@ -144,7 +150,7 @@ Result<void> print_models(Client& client, Output& output, bool as_json) {
     const boost::json::object& model = value.get_object();
     table.add({text_field(model, "name"), state_of(model), capability_of(model), human_bytes(number_field(model, "bytes")),
                std::to_string(int_field(model, "sequence_tokens_max")), std::to_string(int_field(model, "slots")),
-               std::to_string(int_field(model, "workers")), aliases_of(model), text_field(model, "description"),
+               std::to_string(int_field(model, "workers")), aliases_of(model), description_of(model),
                sampling_of(model)});
   }
   return print(output, table.text());

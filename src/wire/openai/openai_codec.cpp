@@ -350,6 +350,7 @@ std::string model_json(const ModelInfo& model, std::int64_t created_s) {
   if (!model.parent.empty()) object.field("parent", model.parent);
   object.field("state", model_state_name(model.state));
   write_status(object, model);
+  if (!model.store.empty()) object.field("store", model.store);
   if (!model.complaint().empty()) object.field("problem", model.complaint());
   if (model.memory_bytes > 0) object.field("memory_bytes", model.memory_bytes);
   object.field("idle_unload_s", model.idle_unload_s);
