@@ -5,6 +5,7 @@ import json
 import pathlib
 import shutil
 import tempfile
+import unittest
 
 import cli
 import test_ollama
@@ -134,4 +135,4 @@ class Stores(test_ollama.OllamaTest):
 
 
 if __name__ == "__main__":
-    uma.main()
+    unittest.main()
