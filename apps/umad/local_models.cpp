@@ -255,6 +255,10 @@ Expected<Unit> LocalModels::drop_alias(const std::string& alias, const std::stri
   const auto dropped = drop_aliases([&](const Alias& other) { return other.name == alias; });
   if (!dropped) return std::unexpected(dropped.error());
   if (*dropped) return Unit{};
+  const auto registry = pool_.registry();
+  if (const auto found = registry->find(model); found && !(*found)->store.empty()) {
+    return fail(ErrorCode::model_capability, std::format("{} is a name that {} gave to its file", alias, (*found)->store));
+  }
   return fail(ErrorCode::model_capability,
               std::format("{} is an alias of {} in models.yaml: edit that file, or delete {}", alias, model, model));
 }

@@ -106,7 +106,8 @@ std::optional<StoredMatch> StateStore::find(const PrefixQuery& query, std::span<
                      .fetch_ms = tier == Tier::warm     ? 0
                                  : tier == Tier::shared ? shared_->reader.read_ms(entry.is_busy ? 0 : bytes)
                                                         : disk_read_ms(queued_bytes_ + bytes),
-                     .is_own = !query.session.empty() && entry.owner.session == query.session};
+                     .is_own = !query.session.empty() && entry.owner.session == query.session,
+                     .was_read_ahead = entry.was_read_ahead};
 }
 
 SnapshotPtr StateStore::take(StateId id) {
@@ -114,6 +115,7 @@ SnapshotPtr StateStore::take(StateId id) {
   Entry* const entry = table_.find(id);
   if (entry == nullptr || !entry->snapshot) return nullptr;
   entry->last_used = clock_.now();
+  entry->was_read_ahead = false;
   ++entry->uses;
   return entry->snapshot;
 }

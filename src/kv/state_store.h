@@ -98,8 +98,9 @@ struct StoredMatch {
   std::int32_t tokens_stored = 0;
   Tier tier = Tier::warm;
   std::uint64_t bytes = 0;
-  double fetch_ms = 0;  // Estimated time until it is warm.
-  bool is_own = false;  // Belongs to the session that asks.
+  double fetch_ms = 0;          // Estimated time until it is warm.
+  bool is_own = false;          // Belongs to the session that asks.
+  bool was_read_ahead = false;  // It is warm because it was just read from the shared store.
 };
 
 // The stored states of a session.
@@ -235,6 +236,7 @@ class StateStore {
     OnFetched on_fetched = nullptr;  // For read.
     TimePoint began = kNever;        // Since when a read has waited for memory.
     TimePoint until = kNever;        // For read: see fetch().
+    bool is_ahead = false;           // For read: no request waits for it.
     MoveOnlyFunction<void()> task = nullptr;
   };
 

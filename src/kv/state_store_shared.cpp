@@ -77,7 +77,7 @@ const StateStore::Entry* StateStore::newest_usable(const SessionId& session, Sta
 // A session comes here because a client uses it here, so its state will be needed when the prompt is ready. One that takes long
 // is left to the lane, which may rather compute.
 void StateStore::read_ahead(const SessionId& session) {
-  Job job{.kind = JobKind::read, .until = clock_.now() + kStateReadMax};
+  Job job{.kind = JobKind::read, .is_ahead = true};
   {
     const MutexLock lock(mutex_);
     const Entry* const newest = newest_usable(session, job.id);
@@ -133,6 +133,8 @@ void StateStore::end_shared_read(Job job, const Expected<SnapshotPtr>& snapshot)
   {
     const MutexLock lock(mutex_);
     jobs = std::move(shared_reads_.extract(job.id).mapped());
+    if (Entry* const entry = table_.find(job.id); entry != nullptr && snapshot)
+      entry->was_read_ahead = job.is_ahead && jobs.empty();
   }
   jobs.insert(jobs.begin(), std::move(job));
   for (Job& each : jobs) run_noting([&] { end_read(std::move(each), snapshot); });

@@ -64,10 +64,11 @@ class StateTable {
     bool is_let_go = false;  // Another daemon may have continued its session: it is not written to the shared store.
     std::uint32_t uses = 0;
     TimePoint last_used{};
-    bool is_busy = false;        // A thread is writing or reading it.
-    bool is_forgotten = false;   // To be removed as soon as it is not busy.
-    bool must_leave = false;     // A claim waits for its memory, or its context has it: it leaves memory, also if it is used.
-    bool is_for_memory = false;  // Computing it is faster than reading it from disk.
+    bool is_busy = false;         // A thread is writing or reading it.
+    bool is_forgotten = false;    // To be removed as soon as it is not busy.
+    bool must_leave = false;      // A claim waits for its memory, or its context has it: it leaves memory, also if it is used.
+    bool was_read_ahead = false;  // From the shared store, and not used yet.
+    bool is_for_memory = false;   // Computing it is faster than reading it from disk.
 
     [[nodiscard]] std::uint64_t warm_bytes() const { return snapshot ? snapshot->bytes() : 0; }
     [[nodiscard]] bool is_shared_only() const { return !snapshot && file.empty(); }

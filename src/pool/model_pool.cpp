@@ -194,10 +194,14 @@ std::vector<const RegisteredModel*> ModelPool::able_models(const ModelRegistry& 
   const auto is_shipped = [this](const RegisteredModel* each) {
     return std::ranges::contains(options_.shipped_models, each->card.name);
   };
-  if (!std::ranges::all_of(able, is_shipped)) std::erase_if(able, is_shipped);
-  // A request that does not name it does not mean a model that cannot be loaded.
+  // A request that does not name it does not mean a model that cannot be loaded, nor one that belongs to another program.
   const auto has_problem = [](const RegisteredModel* each) { return !each->problem.empty(); };
   if (!std::ranges::all_of(able, has_problem)) std::erase_if(able, has_problem);
+  const auto is_foreign = [this](const RegisteredModel* each) {
+    return !each->store.empty() && each->card.name != options_.default_model;
+  };
+  if (!std::ranges::all_of(able, is_foreign)) std::erase_if(able, is_foreign);
+  if (!std::ranges::all_of(able, is_shipped)) std::erase_if(able, is_shipped);
   return able;
 }
 

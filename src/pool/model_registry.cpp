@@ -48,10 +48,7 @@ std::shared_ptr<const ModelRegistry> ModelRegistry::rescan() const {
 }
 
 bool ModelRegistry::have_folders_changed() const {
-  return std::ranges::any_of(folders_read_, [](const auto& each) {
-    const auto& [folder, known_ns] = each;
-    return !known_ns || folder_modified_ns(folder) != *known_ns;
-  });
+  return std::ranges::any_of(folders_read_, has_changed);
 }
 
 bool ModelRegistry::have_invalid_files_changed() const {

@@ -13,7 +13,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -21,6 +20,7 @@
 #include "core/sampling_fields.h"
 #include "core/session_info.h"
 #include "llm/file/gguf_header.h"
+#include "pool/folder_time.h"
 #include "pool/model_card.h"
 #include "pool/stores/model_stores.h"
 
@@ -106,8 +106,7 @@ class ModelRegistry {
   std::string cards_text_;  // Text of models.yaml as it was read.
   std::vector<ModelCard> cards_;
   std::map<std::string, std::shared_ptr<const ModelFile>> files_;  // Keyed by path.
-  // The folders that were read, and when each was changed last; nullopt: unknown, because it changed while it was read.
-  std::vector<std::pair<std::string, std::optional<std::int64_t>>> folders_read_;
+  std::vector<FolderTime> folders_read_;
   std::vector<RegisteredModel> models_;
   std::unordered_map<std::string, std::size_t> by_name_;  // From names and aliases to indices in models_.
   std::vector<std::string> remarks_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <format>
 #include <fstream>
@@ -63,15 +62,6 @@ std::string version_of(const std::string& path) {
   return std::format("{} {}", status.st_size, modified_ns(status));
 }
 
-// Whether later changes may have the same time: file systems count time in steps.
-bool is_recent(std::int64_t time_ns) {
-  constexpr std::int64_t kStep_ns = 100'000'000;
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  const std::int64_t age_ns = now.tv_sec * 1'000'000'000 + now.tv_nsec - time_ns;
-  return age_ns >= 0 && age_ns < kStep_ns;
-}
-
 // Whether there is no such file or folder; another problem may pass.
 bool is_gone(const std::error_code& problem) {
   return problem == std::errc::no_such_file_or_directory || problem == std::errc::not_a_directory;
@@ -87,11 +77,6 @@ std::string file_name_of_url(std::string_view url) {
 std::string stem_of(const std::string& path) {
   if (const auto split = llm::parse_split_name(path)) return fs::path(split->stem).filename().string();
   return fs::path(path).stem().string();
-}
-
-std::int64_t folder_modified_ns(const std::string& folder) {
-  struct stat status{};
-  return ::stat(folder.c_str(), &status) == 0 ? modified_ns(status) : 0;
 }
 
 class RegistryReader {
@@ -123,8 +108,9 @@ class RegistryReader {
     add_given();
     for (const ModelCard& card : next_->cards_) add_card(card);
     add_files();
-    add_stored();
     add_aliases();
+    add_stored();
+    add_aliases();  // Also of those.
     add_adapter_names();
     pair_projectors();
     return std::shared_ptr<const ModelRegistry>(std::move(next_));
@@ -186,14 +172,8 @@ class RegistryReader {
     return paths;
   }
 
-  // Call it before the folder is read.
-  void note_folder(const std::string& folder) {
-    const std::int64_t changed_ns = folder_modified_ns(folder);
-    next_->folders_read_.emplace_back(folder, is_recent(changed_ns) ? std::nullopt : std::optional(changed_ns));
-  }
-
   void scan(const std::string& folder) {
-    note_folder(folder);
+    next_->folders_read_.push_back(time_of(folder));
     std::error_code problem;
     std::vector<std::string> paths;
     for (auto entry = fs::directory_iterator(folder, problem); !problem && entry != fs::directory_iterator();
@@ -205,7 +185,7 @@ class RegistryReader {
       paths.push_back(std::move(path));
     }
     if (problem && !is_gone(problem)) {
-      next_->folders_modified_ns_.back() = std::nullopt;  // It is read again.
+      next_->folders_read_.back().modified_ns = std::nullopt;  // It is read again.
       paths = known_paths(folder);
     }
     std::ranges::sort(paths);
@@ -424,7 +404,7 @@ class RegistryReader {
 
   void add_stored() {
     StoreContents contents = read_stores(next_->options_.stores);
-    for (const std::string& folder : contents.folders) note_folder(folder);
+    std::ranges::move(contents.folders, std::back_inserter(next_->folders_read_));
     std::ranges::move(contents.remarks, std::back_inserter(next_->remarks_));
     for (StoredModel& stored : contents.models) {
       auto file = file_at(stored.path);
@@ -443,7 +423,9 @@ class RegistryReader {
   RegisteredModel* find_same(const StoredModel& stored, const ModelFile& file) {
     const auto is_same = [&](const RegisteredModel& model) {
       if (!model.file || model.file->bytes != file.bytes || !model.card.picture.is_empty()) return false;
-      if (!model.settings.empty() && !stored.settings.empty() && model.settings != stored.settings) return false;
+      // Another program's copy takes sampling and the window, but never a system message.
+      const bool may_take = model.settings.empty() && model.store != stored.store && stored.defaults.system.empty();
+      if (!used_.contains(model.path) && model.settings != stored.settings && !may_take) return false;
       std::error_code problem;
       if (fs::equivalent(model.path, stored.path, problem)) return true;
       if (!model.sha256.empty() && !stored.sha256.empty()) return model.sha256 == stored.sha256;
@@ -462,6 +444,7 @@ class RegistryReader {
     if (!model.settings.empty() || stored.settings.empty() || used_.contains(model.path)) return;  // A card's settings stay.
     model.settings = stored.settings;
     model.card.defaults = stored.defaults;
+    model.card.sequence_cells = stored.sequence_cells;
     model.sampling.clear();
     add_sampling(model);
   }

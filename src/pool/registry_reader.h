@@ -1,7 +1,6 @@
 // Makes the snapshots of ModelRegistry: reads models.yaml, folders, stores of other programs, and the headers of files.
 #pragma once
 
-#include <cstdint>
 #include <expected>
 #include <memory>
 #include <string>
@@ -23,7 +22,5 @@ using RegistryRead = std::expected<std::shared_ptr<const ModelRegistry>, std::ve
 
 // The name of a model's file without its ending, and without the number of a part.
 [[nodiscard]] std::string stem_of(const std::string& path);
-// When entries were added to the folder or removed last; 0: there is no such folder.
-[[nodiscard]] std::int64_t folder_modified_ns(const std::string& folder);
 
 }  // namespace uma::pool

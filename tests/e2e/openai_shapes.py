@@ -84,7 +84,7 @@ MODEL = {"id": str, "object": {"model"}, "created": int, "owned_by": str, "type"
          "state": {"unloaded", "loading", "ready", "failed"}, "capabilities": [str],
          "architecture": {"modality": str, "input_modalities": [str], "output_modalities": [str]},
          "modalities": {"input": [str], "output": [str]}, "supported_parameters": [str], "image_vectors?": {"shared", "projector"},
-         "problem?": str, "memory_bytes?": int, "idle_unload_s": (float, int),
+         "store?": str, "problem?": str, "memory_bytes?": int, "idle_unload_s": (float, int),
          "status": {"value": {"unloaded", "loading", "loaded"}, "progress?": (float, int), "failed?": bool}}
 MODELS = {"object": {"list"}, "data": [MODEL], "has_more": bool, "first_id?": str, "last_id?": str}
 ERROR = {"error": {"message": str, "type": str, "param": (str, NULL), "code": (str, NULL)}}

@@ -21,7 +21,7 @@ class Home:
     def __init__(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-home-"))
         self.environment = {"HOME": self.folder, "UMA_MODEL_STORES": "on", "XDG_CACHE_HOME": None, "XDG_CONFIG_HOME": None, "XDG_DATA_HOME": None,
-                            "HF_HOME": None, "HF_HUB_CACHE": None, "OLLAMA_MODELS": None, "LLAMA_CACHE": None}
+                            "HF_HOME": None, "HF_HUB_CACHE": None, "OLLAMA_MODELS": self.folder / ".ollama/models", "LLAMA_CACHE": None}
 
     def write(self, path, content):
         target = self.folder / path

@@ -142,9 +142,9 @@ class Lane {
   sched::BandwidthBudget bandwidth_;
   LaneCosts costs_{.step_model = sched::StepModel(context_->shape().attention_share), .transfer = {}};
   TenantShares tenants_;
+  StateMemory states_;  // Sequences and slots have memory of its pool.
   SequenceList sequences_;
   SlotTable slots_;
-  StateMemory states_;
   std::unique_ptr<PrefillLane> prefill_lane_;
   const LaneParts parts_;
 

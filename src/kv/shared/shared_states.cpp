@@ -66,6 +66,7 @@ void SharedReader::look_up(TenantId tenant, SessionId session, std::vector<std::
 
 void SharedReader::read(ColdHead head, BytePool& pool, TimePoint until, OnRead on_read) {
   if (limit_.hangs()) return on_read(std::unexpected(not_used("it does not answer")), 0);
+  if (is_closed_) return on_read(std::unexpected(not_used("the daemon is stopping")), 0);
   queued_bytes_ += head.bytes;
   Job job;
   job.until = until;

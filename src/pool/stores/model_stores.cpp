@@ -5,6 +5,7 @@
 #include <format>
 #include <fstream>
 #include <functional>
+#include <iomanip>
 #include <map>
 #include <optional>
 #include <span>
@@ -27,9 +28,11 @@ constexpr std::string_view kLmStudio = "LM Studio";
 constexpr std::string_view kLlamaCpp = "llama.cpp";
 constexpr int kSnapshotDepth = 2;  // Quantizations are often in folders of their own.
 
-std::vector<fs::path> folders_in(const fs::path& folder) {
+// The folders in a folder, which is noted.
+std::vector<fs::path> folders_in(const fs::path& folder, StoreContents& contents) {
   std::vector<fs::path> folders;
   std::error_code problem;
+  if (!note_folder(folder.string(), contents)) return folders;
   for (auto entry = fs::directory_iterator(folder, problem); !problem && entry != fs::directory_iterator();
        entry.increment(problem)) {
     std::error_code unknown;
@@ -40,13 +43,15 @@ std::vector<fs::path> folders_in(const fs::path& folder) {
 }
 
 // The commit that a name such as "main" means in the cache; else the one that came last.
-std::optional<fs::path> current_snapshot(const fs::path& repository) {
+std::optional<fs::path> current_snapshot(const fs::path& repository, StoreContents& contents) {
+  constexpr int kCommitBytesMax = 128;
+  const fs::path main = repository / "refs" / "main";
   std::string commit;
-  std::ifstream(repository / "refs" / "main") >> commit;
   std::error_code problem;
-  if (!commit.empty() && !commit.contains('/') && fs::is_directory(repository / "snapshots" / commit, problem))
-    return repository / "snapshots" / commit;
-  const std::vector<fs::path> all = folders_in(repository / "snapshots");
+  if (fs::is_regular_file(main, problem)) std::ifstream(main) >> std::setw(kCommitBytesMax) >> commit;
+  const std::vector<fs::path> all = folders_in(repository / "snapshots", contents);
+  const auto named = std::ranges::find_if(all, [&](const fs::path& snapshot) { return snapshot.filename() == commit; });
+  if (named != all.end()) return *named;
   const auto age = [](const fs::path& snapshot) {
     std::error_code unknown;
     return fs::last_write_time(snapshot, unknown);
@@ -64,14 +69,13 @@ std::string hash_in_cache(const std::string& path) {
 
 void read_hub(const std::string& folder, StoreContents& contents) {
   constexpr std::string_view kModels = "models--";
-  contents.folders.push_back(folder);
-  for (const fs::path& repository : folders_in(folder)) {
+  for (const fs::path& repository : folders_in(folder, contents)) {
     std::string name = repository.filename().string();
     if (!name.starts_with(kModels)) continue;
     name.erase(0, kModels.size());
     if (const std::size_t owner_end = name.find("--"); owner_end != std::string::npos) name.replace(owner_end, 2, "/");
-    const auto snapshot = current_snapshot(repository);
-    contents.folders.push_back((repository / "snapshots").string());
+    for (const char* part : {"refs", "blobs"}) note_folder((repository / part).string(), contents);
+    const auto snapshot = current_snapshot(repository, contents);
     if (!snapshot) continue;
     const std::size_t known = contents.models.size();
     add_repository(kHub, name, "", files_below(snapshot->string(), kSnapshotDepth, contents), contents);
@@ -80,10 +84,8 @@ void read_hub(const std::string& folder, StoreContents& contents) {
 }
 
 void read_lm_studio(const std::string& folder, StoreContents& contents) {
-  contents.folders.push_back(folder);
-  for (const fs::path& owner : folders_in(folder)) {
-    contents.folders.push_back(owner.string());
-    for (const fs::path& repository : folders_in(owner)) {
+  for (const fs::path& owner : folders_in(folder, contents)) {
+    for (const fs::path& repository : folders_in(owner, contents)) {
       const std::string name = std::format("{}/{}", owner.filename().string(), repository.filename().string());
       add_repository(kLmStudio, name, "", files_below(repository.string(), 0, contents), contents);
     }

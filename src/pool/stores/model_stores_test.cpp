@@ -81,10 +81,16 @@ class ModelStores : public ::testing::Test {
       return found == variables_.end() ? std::string() : found->second;
     });
   }
-  [[nodiscard]] StoreContents read() const { return read_stores(folders()); }
+  // Those of the test alone.
+  [[nodiscard]] StoreFolders own_folders() const {
+    StoreFolders stores = folders();
+    std::erase(stores.ollama, "/usr/share/ollama/.ollama/models");
+    return stores;
+  }
+  [[nodiscard]] StoreContents read() const { return read_stores(own_folders()); }
   [[nodiscard]] std::shared_ptr<const ModelRegistry> registry() const {
     auto registry = ModelRegistry::read(
-        {.cards_file = (home_ / "models.yaml").string(), .folders = {(home_ / "own").string()}, .stores = folders()});
+        {.cards_file = (home_ / "models.yaml").string(), .folders = {(home_ / "own").string()}, .stores = own_folders()});
     EXPECT_TRUE(registry.has_value());
     return registry ? *registry : nullptr;
   }
@@ -230,7 +236,7 @@ TEST_F(ModelStores, AFileInSeveralStoresIsOneModelWithAllItsNames) {
   EXPECT_EQ(info_of(model(*known, "other-Q4_0")).store, "LM Studio");
 }
 
-TEST_F(ModelStores, OneFileWithTwoSystemMessagesIsTwoModels) {
+TEST_F(ModelStores, OneFileWithTwoSystemMessagesIsThreeModels) {
   write_model(".ollama/models/blobs/sha256-" + hash_number(1), "one");
   const std::string place = "registry.ollama.ai/library/";
   put_in_ollama(place + "great/4b", layer("model", 1));
@@ -238,8 +244,9 @@ TEST_F(ModelStores, OneFileWithTwoSystemMessagesIsTwoModels) {
   put_in_ollama(place + "pirate/latest", layer("model", 1) + "," + layer("system", 2, "You are a pirate."));
   put_in_ollama(place + "poet/latest", layer("model", 1) + "," + layer("system", 3, "You are a poet."));
   const auto known = registry();
-  ASSERT_EQ(known->models().size(), 2u);
+  ASSERT_EQ(known->models().size(), 3u);
   EXPECT_EQ(&model(*known, "great"), &model(*known, "great:4b"));
+  EXPECT_EQ(model(*known, "great").card.defaults.system, "");
   EXPECT_EQ(model(*known, "poet").card.defaults.system, "You are a poet.");
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
 
+#include "base/utf8.h"
 #include "core/sampling_fields.h"
 #include "json/field_reader.h"
 #include "pool/stores/repository_files.h"
@@ -35,6 +37,8 @@ constexpr std::string_view kKind = "application/vnd.ollama.image.";
 
 // The whole file; nullopt: it cannot be read, or is larger.
 std::optional<std::string> read_whole(const fs::path& path, std::size_t bytes_max) {
+  std::error_code unknown;
+  if (!fs::is_regular_file(path, unknown)) return std::nullopt;  // Others may block for ever.
   std::ifstream file(path, std::ios::binary);
   std::string text(bytes_max + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
@@ -106,7 +110,8 @@ void take_layers(const fs::path& blobs, const std::vector<Layer>& layers, Stored
       model.projectors.push_back(path_of(layer).string());
     } else if (layer.kind == "system") {
       model.settings += layer.sha256;
-      if (auto text = read_whole(path_of(layer), kTextBytesMax)) model.defaults.system = *std::move(text);
+      auto text = read_whole(path_of(layer), kTextBytesMax);
+      if (text && is_utf8(*text) && !text->contains('\0')) model.defaults.system = *std::move(text);
     } else if (layer.kind == "params") {
       model.settings += layer.sha256;
       const auto text = read_whole(path_of(layer), kTextBytesMax);
@@ -119,6 +124,7 @@ void take_layers(const fs::path& blobs, const std::vector<Layer>& layers, Stored
 
 void read_ollama_store(const std::string& folder, StoreContents& contents) {
   const fs::path root = fs::path(folder) / "manifests";
+  note_folder((fs::path(folder) / "blobs").string(), contents);  // A manifest may be written in place.
   for (const std::string& file : files_below(root.string(), 3, contents)) {
     const fs::path place = fs::path(file).lexically_relative(root);
     std::vector<std::string> parts;

@@ -28,7 +28,7 @@ int rank_of_projector(const std::string& path) {
 
 void add_files_below(const fs::path& folder, int depth, StoreContents& contents, std::vector<std::string>& files) {
   std::error_code problem;
-  contents.folders.push_back(folder.string());
+  if (!note_folder(folder.string(), contents)) return;
   for (auto entry = fs::directory_iterator(folder, problem); !problem && entry != fs::directory_iterator();
        entry.increment(problem)) {
     std::error_code unknown;
@@ -42,6 +42,13 @@ void add_files_below(const fs::path& folder, int depth, StoreContents& contents,
 }
 
 }  // namespace
+
+bool note_folder(const std::string& folder, StoreContents& contents) {
+  constexpr std::size_t kFoldersMax = 10'000;  // Each costs a system call whenever the models are listed.
+  if (contents.folders.size() >= kFoldersMax) return false;
+  contents.folders.push_back(time_of(folder));
+  return true;
+}
 
 std::vector<std::string> files_below(const std::string& folder, int depth, StoreContents& contents) {
   std::vector<std::string> files;

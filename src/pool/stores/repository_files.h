@@ -10,6 +10,9 @@
 
 namespace uma::pool {
 
+// Adds a folder to those whose changes are noticed. Call it before the folder is read. False: there are too many.
+bool note_folder(const std::string& folder, StoreContents& contents);
+
 // The paths of the files in a folder and the folders below it, sorted; a link to a folder is followed. Adds the folders to
 // `contents`. Bounded in depth and number.
 [[nodiscard]] std::vector<std::string> files_below(const std::string& folder, int depth, StoreContents& contents);

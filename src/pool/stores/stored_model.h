@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/model_defaults.h"
+#include "pool/folder_time.h"
 
 namespace uma::pool {
 
@@ -25,7 +26,7 @@ struct StoredModel {
 // The content of one or more stores.
 struct StoreContents {
   std::vector<StoredModel> models{};
-  std::vector<std::string> folders{};  // Folders that were read: entries that come or go there change the models.
+  std::vector<FolderTime> folders{};   // Folders that were read: entries that come or go there change the models.
   std::vector<std::string> remarks{};  // Files that are no models, each with the reason.
 };
 

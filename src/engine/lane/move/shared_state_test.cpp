@@ -49,7 +49,7 @@ class SharedStateTest : public LaneTest {
     a_.work();
     make_lane(b_);
     b_.store.look_up(TenantId{}, SessionId{"s"}, [] {});
-    b_.work();
+    (void)b_.shared.reader.step();  // Found, and not read yet.
     chain.push_back('x');
     post(next_turn(2, chain));
     return chain;

@@ -192,7 +192,10 @@ void Placement::write_receipt(Sequence& sequence, const PrefixHit& hit, bool had
                                                     : "not_cached";
     return;
   }
-  usage.tier = is_here ? Tier::hot : hit.kind == PrefixHit::Kind::snapshot ? sequence.resume.tier : Tier::warm;
+  usage.tier = is_here                                 ? Tier::hot
+               : hit.kind == PrefixHit::Kind::snapshot ? sequence.resume.tier
+               : hit.stored.was_read_ahead             ? Tier::shared
+                                                       : Tier::warm;
   // The tokens in this slot may have been computed by another session.
   const bool is_own = is_here ? is_session && had_tokens && hit.slot == sequence.slot : hit.stored.is_own;
   const bool is_moved = is_here && slot.was_moved();

@@ -153,9 +153,9 @@ class TickPlannerAlone : public ::testing::Test {
   sched::BandwidthBudget bandwidth_{0};
   LaneCosts costs_;
   TenantShares tenants_;
+  StateMemory states_{nullptr, "", true};
   SequenceList sequences_;
   SlotTable slots_{context_, true};
-  StateMemory states_{nullptr, "", true};
   const LaneParts parts_{.options = options_,
                          .clock = clock_,
                          .context = context_,
