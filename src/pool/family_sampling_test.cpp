@@ -32,6 +32,9 @@ TEST(FamilySampling, IsRecognizedByArchitectureAndNames) {
   EXPECT_EQ(family_of(named("deepseek2", "Kimi-K2-Thinking")), "Kimi-K2 Thinking");
   EXPECT_EQ(family_of(named("llama", "Mistral Small 3.2 24B Instruct 2506")), "Mistral Small 3.2");
   EXPECT_EQ(family_of(named("lfm2", "LFM2 1.2B Tool")), "LFM2 Tool");
+  EXPECT_EQ(family_of(named("qwen2", "Qwen2.5 Coder 0.5B Instruct")), "Qwen2.5");
+  EXPECT_EQ(family_of(named("llama", "Meta Llama 3.1 8B Instruct")), "Llama 3");
+  EXPECT_EQ(family_of(named("llama", "SmolLM2 135M", "Instruct")), "SmolLM2");
   EXPECT_EQ(family_of(named("lfm2", "LFM2.5-1.2B-Instruct")), "LFM2.5");
   EXPECT_EQ(family_of(named("granite", "Granite-4.0-micro")), "Granite 4");
   llm::GgufHeader by_base_name = named("phi3", "");
@@ -41,6 +44,7 @@ TEST(FamilySampling, IsRecognizedByArchitectureAndNames) {
 
 TEST(FamilySampling, OfOtherModelsIsUnknown) {
   EXPECT_EQ(family_of(named("llama", "uma tiny")), "");
+  EXPECT_EQ(family_of(named("llama", "Llama 3.2 1B")), "") << "not trained for conversations";
   EXPECT_EQ(family_of(named("llama", "Qwen3 4B")), "") << "another architecture";
   EXPECT_EQ(family_of(named("granite", "Granite 3.3 8B")), "");
   EXPECT_EQ(family_of(named("qwen3", "Qwen3 8B Base")), "") << "not trained for conversations";
