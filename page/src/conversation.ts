@@ -347,11 +347,11 @@ export async function startSession(options: SessionOptions, input: InputItem[], 
   const title = clipped(text.trim().split('\n')[0] ?? '', 80);
   const id = (await api.createSession({ ...options, metadata: title === '' ? undefined : { title } })).session_id;
   keepSettings(id, settingsOf(''));
-  await refreshSessions().catch(noteFailure);
   goTo('talk', id);
   const conversation = conversationOf(id);
   conversation.isLoaded.value = true;
   void conversation.send(input);
+  void refreshSessions().catch(noteFailure);
 }
 
 export function followTabs() {

@@ -120,7 +120,7 @@ addEventListener('keydown', (event) => {
     // On a telephone the list is shown first.
     if (document.activeElement !== search) requestAnimationFrame(() => search.focus());
   }
-  if (event.key === 'n' && event.altKey) {
+  if (event.code === 'KeyN' && event.altKey) {  // On a Mac its character is another one.
     event.preventDefault();
     goTo('talk');
   }

@@ -90,7 +90,7 @@ export function SessionList({ onChoose }: { onChoose: () => void }) {
             <li key={id} class={`depth-${Math.min(depth, kDepthShown)}`}>
               {headings[i] && <span class="group">{headings[i]}</span>}
               <a href={`#/talk/${id}`} aria-current={id === openId.value ? 'page' : undefined} onClick={onChoose}>
-                <span class="title">{depth > 0 && <><span class="branch"><Icon name="fork" /></span><span class="hidden">Fork: </span></>}{titleOf(session)}</span>
+                <span class="title">{depth > 0 && <><span class="branch"><Icon name="fork" /></span><span class="hidden">Fork: </span></>}<bdi>{titleOf(session)}</bdi></span>
                 <span class="about">
                   {session.busy || isReplying(id) ? <span class="writing">writing…</span> : ago(session.last_used_s).replace(' ago', '')}
                   <span class={`dot ${session.tier}`} title={kTiers[session.tier]} />

@@ -32,7 +32,7 @@ const kExamples = ['Explain what a KV cache is to a child', 'Write a haiku about
 
 function NewSession() {
   const problem = useSignal('');
-  const model = useSignal('');
+  const model = useSignal(recall('model', ''));
   const isDropping = useSignal(recall<boolean>('drops', false));
   const system = useSignal(recall('system', ''));
   const optionsAreOpen = useSignal(false);
@@ -53,7 +53,10 @@ function NewSession() {
   const modelChoice = (
     <label class="pill">
       <span class="hidden">Model</span>
-      <select value={chosen?.id ?? ''} onChange={(event) => (model.value = event.currentTarget.value)}>
+      <select value={chosen?.id ?? ''} onChange={(event) => {
+        model.value = event.currentTarget.value;
+        remember('model', model.value);
+      }}>
         {choices.map((each) => (
           <option value={each.id}>{each.id}{each.capabilities.includes('image') ? ' (draws)' : ''}{each.state === 'ready' ? '' : `, ${each.state}`}</option>
         ))}
@@ -150,7 +153,7 @@ export function Talk() {
         <header class={`bar ${id === '' ? 'empty' : ''}`}>
           <button type="button" class="only-narrow quiet" aria-expanded={listIsOpen.value} onClick={() => (listIsOpen.value = !listIsOpen.value)}><Icon name="list" /><span>Sessions</span></button>
           {id === '' ? <span /> : <h1 class="hidden">Conversation</h1>}
-          {id !== '' && <h2>{session ? titleOf(session) : 'Session'}</h2>}
+          {id !== '' && <h2 dir="auto">{session ? titleOf(session) : 'Session'}</h2>}
           <span class="about">{session?.model}</span>
           <button type="button" class="quiet" aria-expanded={detailsAreOpen.value} aria-controls="details" onClick={toggleDetails}><Icon name="sliders" /><span>Details</span></button>
         </header>
