@@ -5,6 +5,7 @@ import type { Conversation } from './conversation.ts';
 import { Markdown } from './markdown.tsx';
 import { Icon, type IconName } from './icons.tsx';
 import { ReceiptLine } from './receipt_line.tsx';
+import type { Reply } from './reply.ts';
 import { sessions } from './state.ts';
 import { branchesAt } from './tree.ts';
 import { inputOf, messageOfUser, picturesOf, textOf, type Turn } from './turns.ts';
@@ -245,6 +246,17 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
   );
 }
 
+// What was seen of a reply that umad has lost.
+function Lost({ reply }: { reply: Reply }) {
+  return (
+    <article class="reply lost" aria-label="Lost reply">
+      <Markdown text={reply.text} />
+      <p class="receipt">This was not kept: umad ended while it was written.</p>
+      <footer><CopyAction text={reply.text} /></footer>
+    </article>
+  );
+}
+
 // The reply that is being written. It alone is rendered again while it grows.
 function Tail({ conversation, onGrow }: { conversation: Conversation; onGrow: () => void }) {
   const reply = conversation.reply.value;
@@ -328,6 +340,7 @@ export function Messages({ conversation }: { conversation: Conversation }) {
           <TurnView key={turn.turn} turn={turn} isLast={i === shown.length - 1} conversation={conversation} />
         ))}
         {isBusy && <Tail conversation={conversation} onGrow={follow} />}
+        {!isBusy && conversation.lost.value && <Lost reply={conversation.lost.value} />}
       </div>
       {canJump.value && <button type="button" class="jump" onClick={toEnd}><Icon name="down" />To the end</button>}
     </div>

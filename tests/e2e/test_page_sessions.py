@@ -179,6 +179,8 @@ class Restart(browser.PageTest):
                              expects=["status of 404", "ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE"])
         for told in seen.told:
             self.assertIn("The reply was lost: umad ended while it was written.", told)
+        for lost in seen.lost:
+            self.assertGreater(len(lost), 80, "what was seen stays")
         self.assertIn("Tell me a long story.", seen.asked[-1])
 
 

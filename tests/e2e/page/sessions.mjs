@@ -371,13 +371,15 @@ export async function attached_restart(scenario, { model }) {
   await second.alert().filter({ hasText: 'does not answer' }).first().waitFor();
   await scenario.ask('start');
   const told = [];
+  const lost = [];
   for (const tab of [first, second]) {
     await tab.page.bringToFront();
     await tab.button('Stop').waitFor({ state: 'hidden' });
     await tab.button('Answer').waitFor();
     told.push((await tab.alert().allInnerTexts()).join());
+    lost.push(await tab.page.getByRole('article', { name: 'Lost reply' }).innerText());
   }
-  return { id: first.id(), told, asked: (await second.texts()).asked };
+  return { id: first.id(), told, lost, asked: (await second.texts()).asked };
 }
 
 // The daemon ends in the middle of a reply: killed, or by its own will.
