@@ -345,16 +345,24 @@ export function conversationOf(id: string): Conversation {
 
 export const isReplying = (id: string) => conversations.get(id)?.isRunning ?? false;
 
-// Begins a session with its first input. Its title is the beginning of the input.
+// Begins a session with its first input. Its title is the beginning of the input. A session whose input is refused does not stay.
 export async function startSession(options: SessionOptions, input: InputItem[], text: string) {
+  requestFields(settingsOf(''));
   const title = clipped(text.trim().split('\n')[0] ?? '', 80);
   const id = (await api.createSession({ ...options, metadata: title === '' ? undefined : { title } })).session_id;
-  keepSettings(id, settingsOf(''));
-  goTo('talk', id);
-  const conversation = conversationOf(id);
-  conversation.isLoaded.value = true;
-  void conversation.send(input);
-  void refreshSessions().catch(noteFailure);
+  try {
+    const added = await api.appendItems(id, input);
+    keepSettings(id, settingsOf(''));
+    const conversation = conversationOf(id);
+    conversation.items.value = added.data;
+    conversation.isLoaded.value = true;
+    goTo('talk', id);
+    void conversation.answer();
+    void refreshSessions().catch(noteFailure);
+  } catch (error) {
+    void api.deleteSession(id).catch(() => {});
+    throw error;
+  }
 }
 
 export function followTabs() {

@@ -15,14 +15,16 @@ const kDepthShown = 6;
 const kTiers = { hot: 'Hot: its state is in a context', warm: 'Warm: its state is in memory', cold: 'Cold: its state is on disk', shared: 'Shared: its state is where all machines find it', none: 'Its state is computed again' };
 const kSearchAfterMs = 300;
 
-// The name in the file may be taken here; the session then has none.
+const kCopiesMax = 100;
+
+// The name in the file may be taken here; the session is then a numbered copy.
 async function importSession(chosen: File, title: string) {
-  try {
-    return await api.importSession(chosen);
-  } catch (error) {
-    if (!(error instanceof ApiError) || error.status !== 409) throw error;
-    const made = await api.importSession(chosen, `${title} ${new Date().toISOString()}`);
-    return api.renameSession(made.session_id, '');
+  for (let copy = 1; ; ++copy) {
+    try {
+      return await api.importSession(chosen, copy === 1 ? undefined : `${title} (${copy})`);
+    } catch (error) {
+      if (!(error instanceof ApiError) || error.status !== 409 || copy === kCopiesMax) throw error;
+    }
   }
 }
 

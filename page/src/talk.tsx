@@ -15,6 +15,7 @@ import { titleOf } from './tree.ts';
 import { messageOfUser } from './turns.ts';
 import type { InputItem } from './types.ts';
 import { Problem } from './ui.tsx';
+import { visibleText } from './visible_text.ts';
 
 export const listIsOpen = signal(false);  // On narrow screens.
 const isWide = () => matchMedia('(min-width: 75rem)').matches;
@@ -36,16 +37,19 @@ function NewSession() {
   const isDropping = useSignal(recall<boolean>('drops', false));
   const system = useSignal(recall('system', ''));
   const optionsAreOpen = useSignal(false);
+  const sent = useSignal('');  // The first message, until its session is there.
   const choices = [...chatModels.value, ...pictureModels.value];
   const chosen = modelOf(model.value) ?? choices[0];
   const draws = chosen?.capabilities.includes('image') ?? false;
   const start = async (input: InputItem[], text: string) => {
     problem.value = '';
+    sent.value = text;
     try {
       await startSession({ model: chosen?.id, system: system.value.trim() || undefined, on_full: isDropping.value ? 'shift' : 'error' }, input, text);
       return true;
     } catch (error) {
       problem.value = noteFailure(error);
+      sent.value = '';
       return false;
     }
   };
@@ -65,7 +69,12 @@ function NewSession() {
   );
   return (
     <div class={`fresh ${draws ? 'draws' : ''}`}>
-      <div class="welcome">
+      {sent.value !== '' && (
+        <div class="column">
+          <article class="user" aria-label="You"><div class="bubble"><p class="said" dir="auto">{visibleText(sent.value)}</p></div></article>
+        </div>
+      )}
+      <div class="welcome" hidden={sent.value !== ''}>
         <Mark />
         <h1>{draws ? 'Draw a picture' : 'Begin a conversation'}</h1>
         <p>{draws
@@ -77,7 +86,7 @@ function NewSession() {
         : (
           <>
             <Composer conversation={null} model={chosen?.id ?? ''} onSend={start}>
-              <div class="choices">
+              <div class="choices" hidden={sent.value !== ''}>
                 {modelChoice}
                 <button type="button" class="pill" aria-expanded={optionsAreOpen.value} aria-controls="options" onClick={() => (optionsAreOpen.value = !optionsAreOpen.value)}>
                   <Icon name="sliders" />Options{system.value.trim() !== '' && <span class="note">with a system prompt</span>}
@@ -105,7 +114,7 @@ function NewSession() {
             {choices.length === 0 && connection.value === 'ok'
               ? <p class="note">This umad has no model that talks. <a href="#/manage/models">Models</a></p>
               : (
-                <ul class="examples" aria-label="Examples">
+                <ul class="examples" aria-label="Examples" hidden={sent.value !== ''}>
                   {examples.map((text) => (
                     <li><button type="button" disabled={!chosen} onClick={() => start([messageOfUser(text, [])], text)}>{text}</button></li>
                   ))}

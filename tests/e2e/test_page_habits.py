@@ -61,6 +61,17 @@ class Habits(TalkTest):
     def test_the_model_is_remembered(self):
         self.assertEqual("small", self.scenario("habits.remembered_model", model="small"))
 
+    def test_colours_can_be_chosen(self):
+        light, dark, reloaded = self.scenario("habits.themed")
+        self.assertEqual(("rgb(245, 244, 240)", "rgb(18, 19, 20)", "rgb(18, 19, 20)"), (light, dark, reloaded))
+
+    def test_a_first_message_that_is_refused_leaves_nothing(self):
+        text = "refused " * 400
+        seen = self.scenario("habits.refused_first_message", model="small", text=text.strip(), expects=["status of 400"])
+        self.assertIn("too long", seen.told)
+        self.assertEqual(text.strip(), seen.message)
+        self.assertFalse([title for title in seen.titles if title.startswith("refused")])
+
     def test_the_focus_stays_when_an_edit_is_given_up(self):
         self.assertEqual("Edit, as a new branch", self.scenario("habits.edit_given_up", model="player", text="Wait: ask1"))
 

@@ -135,6 +135,7 @@ class Keys(TalkTest):
         self.assertIn("This is reply 1.", seen.reply)
         self.assertNotIn(self.key, seen.kept)
         self.assertNotIn(self.key[4:20], seen.kept)
+        self.assertNotIn(self.key, seen.left)
         self.assertNotIn(self.key, self.daemon.log())
 
 

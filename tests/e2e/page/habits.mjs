@@ -141,6 +141,30 @@ export async function remembered_model(scenario, { model }) {
   return tab.model().inputValue();
 }
 
+export async function themed(scenario) {
+  const tab = await scenario.tab();
+  await tab.beginning().waitFor();
+  const background = () => tab.page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  const seen = [await background()];
+  for (let i = 0; i < 2; ++i) await tab.button(/^Colours/).click();
+  seen.push(await background());
+  await tab.page.reload();
+  await tab.beginning().waitFor();
+  seen.push(await background());
+  return seen;
+}
+
+// A first message that umad refuses stands in the field again, and leaves no session behind.
+export async function refused_first_message(scenario, { model, text }) {
+  const tab = await scenario.tab();
+  await tab.newSession({ model });
+  await tab.say(text);
+  await tab.alert().first().waitFor();
+  const told = await tab.alert().first().innerText();
+  await tab.readsAgain();
+  return { told, message: await tab.message().inputValue(), titles: await tab.titles() };
+}
+
 // After an edit is given up, the keyboard goes on where it was.
 export async function edit_given_up(scenario, { model, text }) {
   const tab = await scenario.tab();

@@ -190,7 +190,16 @@ export async function keys(scenario, { model, wrong, key }) {
   const kept = (await tab.storage()) + tab.page.url();
   await tab.page.reload();
   await dialog.waitFor();
-  return { refused, reply, kept };
+  // It stays if its user wants that, until it is forgotten.
+  await dialog.getByLabel('Keep it until this tab is closed').check();
+  await tab.useKey(key);
+  await dialog.waitFor({ state: 'hidden' });
+  await tab.page.reload();
+  await tab.button('Forget the key').waitFor();
+  await tab.rows().first().waitFor();
+  await tab.button('Forget the key').click();
+  await dialog.waitFor();
+  return { refused, reply, kept, left: await tab.storage() };
 }
 
 // Without a mouse: a session, a reply that is stopped, the search, the list.
