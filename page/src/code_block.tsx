@@ -1,13 +1,12 @@
 // Blocks of code and formulas. The libraries that colour and set them are loaded with the first of each.
-import { useEffect, useRef, useState } from 'preact/hooks';
-import { Icon } from './icons.tsx';
+import { useEffect, useRef } from 'preact/hooks';
+import { CopyButton } from './ui.tsx';
 import { visibleText } from './visible_text.ts';
 
 const kHighlightCharsMax = 50_000;
 
 export function CodeBlock({ text, language, isOpen }: { text: string; language?: string; isOpen: boolean }) {
   const place = useRef<HTMLElement>(null);
-  const [copied, setCopied] = useState(false);
   const isColoured = !isOpen && !!language && text.length <= kHighlightCharsMax;
   useEffect(() => {
     if (!isColoured) return;
@@ -22,17 +21,11 @@ export function CodeBlock({ text, language, isOpen }: { text: string; language?:
       isCurrent = false;
     };
   }, [text, language, isColoured]);
-  const copy = () => {
-    navigator.clipboard?.writeText(text).then(() => {
-      setCopied(true);
-      setTimeout(() => setCopied(false), 2000);
-    }).catch(() => {});
-  };
   return (
     <figure class="code">
       <figcaption>
         <span>{visibleText(language || 'text').slice(0, 40)}</span>
-        <button type="button" class="quiet" onClick={copy}><Icon name="copy" />{copied ? 'Copied' : 'Copy'}</button>
+        <CopyButton text={text} />
       </figcaption>
       <pre tabIndex={0}>
         {/* Replaced as a whole, because its children change outside of Preact. */}

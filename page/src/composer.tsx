@@ -133,7 +133,7 @@ export function Composer({ conversation, model, onSend, children }: Props) {
           </ul>
         )}
         <textarea
-          id="message" ref={field} rows={1} value={text.value} aria-label="Message" placeholder={conversation ? 'Go on…' : 'Ask anything'}
+          id="message" ref={field} dir="auto" rows={1} value={text.value} aria-label="Message" placeholder={conversation ? 'Go on…' : 'Ask anything'}
           aria-describedby="message-help"
           onInput={(event) => (text.value = event.currentTarget.value)} onKeyDown={keys}
           onPaste={(event) => {

@@ -1,7 +1,7 @@
 // One session as the page shows it: its items, the reply that is being written, and what the user can do with it.
 import { computed, signal } from '@preact/signals';
 import { ApiError, clipped, isAborted } from './api.ts';
-import { emptyReply, isLastEvent, type Reply, type ReplyEvent, takeEvent, wholeReply } from './reply.ts';
+import { emptyReply, isLastEvent, LostReply, type Reply, type ReplyEvent, takeEvent, wholeReply } from './reply.ts';
 import { announce, api, connection, goTo, noteFailure, openId, refreshSessions, sessions } from './state.ts';
 import { requestFields, settingsOf, keepSettings } from './settings.ts';
 import type { SseEvent } from './sse.ts';
@@ -23,6 +23,7 @@ export class Conversation {
   readonly isBusy = computed(() => this.reply.value !== null);
   readonly writtenTurn = computed(() => this.reply.value?.turn);
   readonly isStopping = computed(() => this.reply.value?.isStopping ?? false);
+  readonly lost = signal<Reply | null>(null);  // A reply that was shown and is not kept, because umad ended.
   readonly problem = signal('');
   readonly unsent = signal<InputItem[] | null>(null);  // An input that is not kept: it stands in the field again.
   private oldest = '';
@@ -169,6 +170,7 @@ export class Conversation {
     const abort = new AbortController();
     this.abort = abort;
     this.problem.value = '';
+    this.lost.value = null;
     this.responseId = attached;
     this.lostAt = 0;
     this.announcedChars = 0;
@@ -195,6 +197,7 @@ export class Conversation {
     } catch (error) {
       if (attached !== '' && error instanceof TypeError) this.lostAt = Date.now();
       const status = error instanceof ApiError ? error.status : 0;
+      if (error instanceof LostReply && this.growing.text !== '') this.lost.value = this.growing;
       // A response that others began may end before it is read, or its beginning may be gone.
       if (!isAborted(error) && !(attached !== '' && (status === 404 || status === 409))) this.problem.value = noteFailure(error);
     }
@@ -342,16 +345,24 @@ export function conversationOf(id: string): Conversation {
 
 export const isReplying = (id: string) => conversations.get(id)?.isRunning ?? false;
 
-// Begins a session with its first input. Its title is the beginning of the input.
+// Begins a session with its first input. Its title is the beginning of the input. A session whose input is refused does not stay.
 export async function startSession(options: SessionOptions, input: InputItem[], text: string) {
+  requestFields(settingsOf(''));
   const title = clipped(text.trim().split('\n')[0] ?? '', 80);
   const id = (await api.createSession({ ...options, metadata: title === '' ? undefined : { title } })).session_id;
-  keepSettings(id, settingsOf(''));
-  await refreshSessions().catch(noteFailure);
-  goTo('talk', id);
-  const conversation = conversationOf(id);
-  conversation.isLoaded.value = true;
-  void conversation.send(input);
+  try {
+    const added = await api.appendItems(id, input);
+    keepSettings(id, settingsOf(''));
+    const conversation = conversationOf(id);
+    conversation.items.value = added.data;
+    conversation.isLoaded.value = true;
+    goTo('talk', id);
+    void conversation.answer();
+    void refreshSessions().catch(noteFailure);
+  } catch (error) {
+    void api.deleteSession(id).catch(() => {});
+    throw error;
+  }
 }
 
 export function followTabs() {

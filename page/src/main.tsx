@@ -7,10 +7,10 @@ import { isLive, snapshot, watch } from './live.ts';
 import { showTextsOnly } from './shown_texts.ts';
 import {
   announcement, apiKey, connection, connectionProblem, followPlace, goTo, keepFresh, openId, place, refresh, sessions,
-  version, view, warning,
+  useKey, version, view, warning,
 } from './state.ts';
 import { recall, remember } from './store.ts';
-import { Mark } from './icons.tsx';
+import { Icon, Mark } from './icons.tsx';
 import { listIsOpen, Talk } from './talk.tsx';
 import { titleOf } from './tree.ts';
 import { Dialog, Problem } from './ui.tsx';
@@ -37,21 +37,42 @@ function LaterView({ name }: { name: string }) {
 
 function KeyDialog() {
   const key = useSignal('');
+  const isKept = useSignal(false);
   return (
     <Dialog title="API key">
       <form onSubmit={(event) => {
         event.preventDefault();
-        apiKey.value = key.value.trim();
+        useKey(key.value.trim(), isKept.value);
         connection.value = 'starting';
         void refresh();
       }}>
-        <p>This umad asks for a key. It stays in the memory of this page and is gone when the page is closed.</p>
+        <p>This umad asks for a key. It stays in the memory of this page and is gone when the page is closed or loaded again.</p>
         {apiKey.value !== '' && <p class="problem" role="alert">{connectionProblem.value}</p>}
-        <label>Key<input type="password" autocomplete="off" autofocus required onInput={(event) => (key.value = event.currentTarget.value)} /></label>
+        <label>Key<input type="password" autocomplete="current-password" autofocus required onInput={(event) => (key.value = event.currentTarget.value)} /></label>
+        <label class="check"><input type="checkbox" onChange={(event) => (isKept.value = event.currentTarget.checked)} /> Keep it until this tab is closed</label>
         <div class="buttons"><button class="main">Use</button></div>
       </form>
     </Dialog>
   );
+}
+
+const kThemes = { auto: 'as the system', light: 'light', dark: 'dark' } as const;
+type Theme = keyof typeof kThemes;
+const theme = signal<Theme>(recall<Theme>('theme', 'auto'));
+
+function showTheme() {
+  document.documentElement.dataset['theme'] = theme.value;
+}
+
+function ThemeButton() {
+  const next = () => {
+    const names = Object.keys(kThemes) as Theme[];
+    theme.value = names[(names.indexOf(theme.value) + 1) % names.length]!;
+    remember('theme', theme.value);
+    showTheme();
+  };
+  const name = `Colours: ${kThemes[theme.value]}`;
+  return <button type="button" class="quiet icon-only" title={name} onClick={next}><Icon name="contrast" /><span class="hidden">{name}</span></button>;
 }
 
 function ConnectionState() {
@@ -87,6 +108,12 @@ function Page() {
           {isLive.value && snapshot.value?.status === 'degraded' && 'degraded · '}
           {connection.value === 'ok' ? `umad ${version.value}` : connection.value}
         </span>
+        {apiKey.value !== '' && <button type="button" class="quiet" onClick={() => {
+          useKey('', false);
+          connection.value = 'starting';
+          void refresh();
+        }}>Forget the key</button>}
+        <ThemeButton />
       </header>
       <ConnectionState />
       <Problem text={warning.value} onClose={() => (warning.value = '')} />
@@ -120,7 +147,7 @@ addEventListener('keydown', (event) => {
     // On a telephone the list is shown first.
     if (document.activeElement !== search) requestAnimationFrame(() => search.focus());
   }
-  if (event.key === 'n' && event.altKey) {
+  if (event.code === 'KeyN' && event.altKey) {  // On a Mac its character is another one.
     event.preventDefault();
     goTo('talk');
   }
@@ -128,6 +155,7 @@ addEventListener('keydown', (event) => {
 // A file that is dropped beside its place must not replace the page.
 for (const name of ['dragover', 'drop']) addEventListener(name, (event) => event.preventDefault());
 
+showTheme();
 showTextsOnly();
 followPlace();
 followTabs();

@@ -8,7 +8,7 @@ import { ModelMemory } from './model_memory.tsx';
 import { allSessions, api, deleteSession, modelOf, models, noteFailure, place, refreshModels } from './state.ts';
 import { titleOf } from './tree.ts';
 import type { ConfigValue, KeyInfo, Model, SamplingDefaults, Session } from './types.ts';
-import { Confirm, Problem, saveFile } from './ui.tsx';
+import { Confirm, CopyButton, Problem, saveFile } from './ui.tsx';
 
 // --- Models
 
@@ -238,7 +238,7 @@ function Keys() {
       {made.value !== '' && (
         <div class="made" role="status">
           <p>The key is shown once. Copy it now.</p>
-          <p><code class="secret">{made.value}</code></p>
+          <p><code class="secret">{made.value}</code> <CopyButton text={made.value} /></p>
           <button type="button" onClick={() => (made.value = '')}>Hide</button>
         </div>
       )}

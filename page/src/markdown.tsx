@@ -4,7 +4,7 @@ import { Component, type ComponentChild } from 'preact';
 import { Marked, type Token, type Tokens } from 'marked';
 import { type Block, kMarkdownCharsMax, splitBlocks } from './blocks.ts';
 import { CodeBlock, Formula } from './code_block.tsx';
-import { safeLink, visibleText } from './visible_text.ts';
+import { safeLink, visibleCode, visibleText } from './visible_text.ts';
 
 interface FormulaToken extends Tokens.Generic {
   type: 'formula';
@@ -66,7 +66,7 @@ function inline(token: Token): ComponentChild {
     case 'strong': return <strong>{inlines(token.tokens)}</strong>;
     case 'em': return <em>{inlines(token.tokens)}</em>;
     case 'del': return <del>{inlines(token.tokens)}</del>;
-    case 'codespan': return <code>{visibleText(token.text)}</code>;
+    case 'codespan': return <code>{visibleCode(token.text)}</code>;
     case 'br': return <br />;
     case 'link': return link(token.href, inlines(token.tokens));
     case 'image': return link(token.href, `[picture: ${plainText(token.text || token.href)}]`);
@@ -84,7 +84,7 @@ function blocks(tokens: readonly Token[] | undefined, isOpen: boolean): Componen
 }
 
 function cell(Tag: 'th' | 'td', content: Tokens.TableCell): ComponentChild {
-  return <Tag class={content.align ? `align-${content.align}` : undefined}>{inlines(content.tokens)}</Tag>;
+  return <Tag dir="auto" class={content.align ? `align-${content.align}` : undefined}>{inlines(content.tokens)}</Tag>;
 }
 
 function block(token: Token, isOpen: boolean): ComponentChild {
@@ -92,23 +92,23 @@ function block(token: Token, isOpen: boolean): ComponentChild {
     case 'space': case 'def': return null;
     case 'heading': {
       const Tag = `h${Math.min(6, token.depth + 2)}` as 'h3';  // The page itself has h1 and h2.
-      return <Tag>{inlines(token.tokens)}</Tag>;
+      return <Tag dir="auto">{inlines(token.tokens)}</Tag>;
     }
-    case 'paragraph': return <p>{inlines(token.tokens)}</p>;
+    case 'paragraph': return <p dir="auto">{inlines(token.tokens)}</p>;
     case 'text': return token.tokens ? inlines(token.tokens) : plainText(token.text);
-    case 'blockquote': return <blockquote>{blocks(token.tokens, isOpen)}</blockquote>;
+    case 'blockquote': return <blockquote dir="auto">{blocks(token.tokens, isOpen)}</blockquote>;
     case 'hr': return <hr />;
-    case 'code': return <CodeBlock text={visibleText(token.text)} language={(token.lang ?? '').split(/\s/)[0]} isOpen={isOpen} />;
+    case 'code': return <CodeBlock text={visibleCode(token.text)} language={(token.lang ?? '').split(/\s/)[0]} isOpen={isOpen} />;
     case 'formula_block': case 'formula': return <Formula source={token.text} isBlock={token.isBlock} />;
     case 'html': return <p class="raw">{visibleText(token.raw.trimEnd())}</p>;
     case 'list': {
       const items = (token as Tokens.List).items.map((item) => (
-        <li class={item.task ? 'task' : undefined}>
+        <li dir="auto" class={item.task ? 'task' : undefined}>
           {item.task && <input type="checkbox" disabled checked={item.checked} aria-label={item.checked ? 'done' : 'not done'} />}
           {blocks(item.tokens, isOpen)}
         </li>
       ));
-      return token.ordered ? <ol start={Number(token.start) || 1}>{items}</ol> : <ul>{items}</ul>;
+      return token.ordered ? <ol dir="auto" start={Number(token.start) || 1}>{items}</ol> : <ul dir="auto">{items}</ul>;
     }
     case 'table': {
       const table = token as Tokens.Table;
@@ -127,11 +127,11 @@ function block(token: Token, isOpen: boolean): ComponentChild {
 
 // The elements of one block. A text that the parser cannot take is shown as it is.
 export function renderBlock(source: Block): ComponentChild {
-  if (source.isPlain) return <pre class="plain">{visibleText(source.text)}</pre>;
+  if (source.isPlain) return <pre class="plain" dir="auto">{visibleText(source.text)}</pre>;
   try {
     return blocks(parser.lexer(source.text), source.isOpen);
   } catch {
-    return <pre class="plain">{visibleText(source.text)}</pre>;
+    return <pre class="plain" dir="auto">{visibleText(source.text)}</pre>;
   }
 }
 
@@ -147,12 +147,12 @@ class MarkdownBlock extends Component<{ block: Block }> {
 
 // A text of any length. While it grows (`isOpen`), only its last block is parsed again.
 export function Markdown({ text, isOpen = false, asText = false }: { text: string; isOpen?: boolean; asText?: boolean }) {
-  if (asText) return <pre class="plain">{visibleText(text)}</pre>;
+  if (asText) return <pre class="plain" dir="auto">{visibleText(text)}</pre>;
   if (text.length > kMarkdownCharsMax) {
     return (
       <>
         <p class="note">This text is too long to be formatted. It is shown as text.</p>
-        <pre class="plain">{visibleText(text)}</pre>
+        <pre class="plain" dir="auto">{visibleText(text)}</pre>
       </>
     );
   }

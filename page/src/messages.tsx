@@ -5,12 +5,13 @@ import type { Conversation } from './conversation.ts';
 import { Markdown } from './markdown.tsx';
 import { Icon, type IconName } from './icons.tsx';
 import { ReceiptLine } from './receipt_line.tsx';
+import type { Reply } from './reply.ts';
 import { sessions } from './state.ts';
 import { branchesAt } from './tree.ts';
 import { inputOf, messageOfUser, picturesOf, textOf, type Turn } from './turns.ts';
 import type { InputItem, Item } from './types.ts';
-import { Confirm, copyText } from './ui.tsx';
-import { visibleText } from './visible_text.ts';
+import { Confirm, CopyAction } from './ui.tsx';
+import { visibleCode, visibleText } from './visible_text.ts';
 
 function Pictures({ addresses }: { addresses: readonly (string | null)[] }) {
   if (addresses.length === 0) return null;
@@ -48,10 +49,10 @@ function ToolCall({ name, args, isOpen, isShown = isOpen }: { name: string; args
     <section class="call" aria-label={`Tool call ${name}`}>
       <details class="fold" open={isShown}>
         <summary>
-          <Icon name="chevron" /><Icon name="tool" />Tool call <code>{visibleText(name)}</code>
-          <code class="preview">{visibleText(args.slice(0, kPreviewCharsMax))}</code>
+          <Icon name="chevron" /><Icon name="tool" />Tool call <code>{visibleCode(name)}</code>
+          <code class="preview">{visibleCode(args.slice(0, kPreviewCharsMax))}</code>
         </summary>
-        <pre tabIndex={0}>{visibleText(isOpen ? args : pretty(args))}</pre>
+        <pre tabIndex={0}>{visibleCode(isOpen ? args : pretty(args))}</pre>
       </details>
     </section>
   );
@@ -75,12 +76,13 @@ interface ActionProps {
   hint?: string;
   isPressed?: boolean;
   disabled?: boolean;
+  class?: string;
   onClick: () => void;
 }
 
-function Action({ icon, name, hint, isPressed, disabled, onClick }: ActionProps) {
+function Action({ icon, name, hint, isPressed, disabled, class: own = '', onClick }: ActionProps) {
   return (
-    <button type="button" class="quiet icon-only" title={hint ?? name} aria-pressed={isPressed} disabled={disabled} onClick={onClick}>
+    <button type="button" class={`quiet icon-only ${own}`} title={hint ?? name} aria-pressed={isPressed} disabled={disabled} onClick={onClick}>
       <Icon name={icon} /><span class="hidden">{name}</span>
     </button>
   );
@@ -137,7 +139,7 @@ function Edit({ text, onDone }: { text: string; onDone: (text: string | null) =>
         onDone(field.current!.value);
       }}
     >
-      <textarea ref={field} rows={Math.min(12, text.split('\n').length + 1)} aria-label="Message" defaultValue={text} onKeyDown={keys} />
+      <textarea ref={field} dir="auto" rows={Math.min(12, text.split('\n').length + 1)} aria-label="Message" defaultValue={text} onKeyDown={keys} />
       <div class="buttons">
         <button type="button" onClick={() => onDone(null)}>Cancel</button>
         <button class="main">Send as a new branch</button>
@@ -154,7 +156,7 @@ function Input({ items }: { items: readonly Item[] }) {
           return <ToolOutput text={textOf(item.output)} pictures={picturesOf(item.output)} />;
         }
         if (item.type !== 'message') return null;
-        return <div class="bubble"><Pictures addresses={picturesOf(item.content)} /><p class="said">{visibleText(textOf(item.content))}</p></div>;
+        return <div class="bubble"><Pictures addresses={picturesOf(item.content)} /><p class="said" dir="auto">{visibleText(textOf(item.content))}</p></div>;
       })}
     </>
   );
@@ -169,6 +171,13 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
   const reply = turn.output.map((item) => (item.type === 'message' ? textOf(item.content) : '')).join('');
   const waiting = turn.output.filter((item) => item.type === 'function_call');
   const isBusy = conversation.isBusy.value;
+
+  const asked = useRef<HTMLElement>(null);
+  const wasEditing = useRef(false);
+  useEffect(() => {
+    if (wasEditing.current && !isEditing.value) asked.current?.querySelector<HTMLElement>('.edit-action')?.focus();
+    wasEditing.current = isEditing.value;
+  }, [isEditing.value]);
 
   const again = (change: (input: InputItem[]) => InputItem[]) => {
     try {
@@ -189,14 +198,15 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
   return (
     <>
       {turn.system.map((text) => (
-        <details class="fold system"><summary><Icon name="chevron" />System prompt</summary><div class="folded"><p class="said">{visibleText(text)}</p></div></details>
+        <details class="fold system"><summary><Icon name="chevron" />System prompt</summary><div class="folded"><p class="said" dir="auto">{visibleText(text)}</p></div></details>
       ))}
       {turn.input.length > 0 && (
-        <article class="user" aria-label="You">
+        <article ref={asked} class="user" aria-label="You">
           {isEditing.value && message?.type === 'message' ? <Edit text={textOf(message.content)} onDone={edited} /> : <Input items={turn.input} />}
           <footer>
             <Branches conversation={conversation} turn={turn.turn} />
-            {message && !isEditing.value && <Action icon="edit" name="Edit" hint="Edit, as a new branch" disabled={isBusy} onClick={() => (isEditing.value = true)} />}
+            {message?.type === 'message' && !isEditing.value && <CopyAction text={textOf(message.content)} />}
+            {message && !isEditing.value && <Action icon="edit" name="Edit" hint="Edit, as a new branch" class="edit-action" disabled={isBusy} onClick={() => (isEditing.value = true)} />}
             {isLast && turn.output.length === 0 && !isBusy && (
               <>
                 <button type="button" class="quiet" onClick={() => conversation.answer()}>Answer</button>
@@ -216,7 +226,7 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
           {isLast && waiting.length > 0 && !isBusy && <ToolResults calls={waiting} conversation={conversation} />}
           {receipt && <ReceiptLine usage={receipt.usage} reason={receipt.reason} />}
           <footer>
-            {reply !== '' && <Action icon="copy" name="Copy" onClick={() => copyText(reply)} />}
+            {reply !== '' && <CopyAction text={reply} />}
             <Action icon="again" name="Regenerate" hint="Regenerate with the settings at the right, as a new branch" disabled={isBusy || turn.input.length === 0} onClick={() => conversation.regenerate(turn.turn)} />
             {reply !== '' && <Action icon="text" name="Show as text" isPressed={asText.value} onClick={() => (asText.value = !asText.value)} />}
             {!isLast && <Action icon="rewind" name="Rewind to here" disabled={isBusy} onClick={() => (isAsking.value = true)} />}
@@ -225,7 +235,7 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
       )}
       {isAsking.value && (
         <Confirm
-          question="All turns behind this one are deleted. A fork keeps them." action="Rewind"
+          question="All turns behind this one are deleted. To keep them, fork the session first." action="Rewind"
           onAnswer={(isYes) => {
             isAsking.value = false;
             if (isYes) void conversation.rewind(turn.turn);
@@ -233,6 +243,17 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
         />
       )}
     </>
+  );
+}
+
+// What was seen of a reply that umad has lost.
+function Lost({ reply }: { reply: Reply }) {
+  return (
+    <article class="reply lost" aria-label="Lost reply">
+      <Markdown text={reply.text} />
+      <p class="receipt">This was not kept: umad ended while it was written.</p>
+      <footer><CopyAction text={reply.text} /></footer>
+    </article>
   );
 }
 
@@ -256,11 +277,14 @@ function Tail({ conversation, onGrow }: { conversation: Conversation; onGrow: ()
   );
 }
 
-const kNearPx = 120;
+const kEndPx = 2;
+const kNearPx = 120;  // So near to the end no button leads there.
 
 export function Messages({ conversation }: { conversation: Conversation }) {
   const box = useRef<HTMLDivElement>(null);
   const isAtEnd = useRef(true);
+  const top = useRef(0);
+  const anchor = useRef<{ first: string | undefined; fromEnd: number } | null>(null);  // While earlier turns are read.
   const canJump = useSignal(false);
   const items = conversation.items.value;
   const isBusy = conversation.isBusy.value;
@@ -270,33 +294,53 @@ export function Messages({ conversation }: { conversation: Conversation }) {
   const shown = turns.map((turn) => (turn.turn === written ? { ...turn, output: [] } : turn));
 
   const toEnd = () => {
+    isAtEnd.current = true;
     if (box.current) box.current.scrollTop = box.current.scrollHeight;
   };
   useLayoutEffect(() => {
     isAtEnd.current = true;
+    anchor.current = null;
   }, [conversation]);
   const follow = () => {
     if (isAtEnd.current) toEnd();
   };
-  useLayoutEffect(follow, [conversation, items, isBusy]);
+  useLayoutEffect(() => {
+    const before = anchor.current;
+    if (before && items[0]?.id !== before.first) {
+      anchor.current = null;
+      box.current!.scrollTop = box.current!.scrollHeight - before.fromEnd;
+    } else {
+      follow();
+    }
+  }, [conversation, items, isBusy]);
+  // Who scrolls up, however little, is not pulled back.
   const note = () => {
     const element = box.current;
     if (element === null) return;  // The event came after the conversation had gone.
-    isAtEnd.current = element.scrollHeight - element.scrollTop - element.clientHeight < kNearPx;
-    canJump.value = !isAtEnd.current;
+    const rest = element.scrollHeight - element.scrollTop - element.clientHeight;
+    if (rest <= kEndPx) isAtEnd.current = true;
+    else if (element.scrollTop < top.current) isAtEnd.current = false;
+    top.current = element.scrollTop;
+    canJump.value = !isAtEnd.current && rest > kNearPx;
+  };
+  const loadEarlier = () => {
+    const element = box.current!;
+    anchor.current = { first: items[0]?.id, fromEnd: element.scrollHeight - element.scrollTop };
+    void conversation.loadEarlier();
   };
 
   return (
     <div class="messages" ref={box} onScroll={note} role="log" aria-live="off" aria-label="Conversation" tabIndex={0}>
       <div class="column">
         {conversation.hasEarlier.value && (
-          <button type="button" onClick={() => conversation.loadEarlier()}>Show earlier turns</button>
+          <button type="button" onClick={loadEarlier}>Show earlier turns</button>
         )}
         {!conversation.isLoaded.value && conversation.problem.value === '' && <p class="note">Reading the session…</p>}
         {shown.map((turn, i) => (
           <TurnView key={turn.turn} turn={turn} isLast={i === shown.length - 1} conversation={conversation} />
         ))}
         {isBusy && <Tail conversation={conversation} onGrow={follow} />}
+        {!isBusy && conversation.lost.value && <Lost reply={conversation.lost.value} />}
       </div>
       {canJump.value && <button type="button" class="jump" onClick={toEnd}><Icon name="down" />To the end</button>}
     </div>

@@ -75,6 +75,16 @@ export function reuseSentence(usage: Usage): string {
   return parts.join(', ');
 }
 
+// The same in one line: "1,920/1,946 remembered · 12 tokens · 44 ms · 1,235/s", and how the reply ended if not by itself.
+export function receiptLine(usage: Usage, reason: string): string {
+  const parts = [`${count(usage.reused_tokens)}/${count(usage.prompt_tokens)} remembered`];
+  if (usage.completion_tokens > 0) {
+    parts.push(counted(usage.completion_tokens, 'token'), milliseconds(usage.ttft_ms));
+    if (usage.tokens_per_s > 0) parts.push(`${count(usage.tokens_per_s)}/s`);
+  }
+  return [...parts, kReasons[reason]].filter((part) => part !== undefined).join(' · ');
+}
+
 export function receiptSentence(usage: Usage, reason = 'stop'): string {
   const sentences = [`${reuseSentence(usage)}.`];
   const miss = usage.cache_miss ? missSentence(usage.cache_miss) : '';

@@ -55,6 +55,8 @@ export function takeEvent(reply: Reply, event: ReplyEvent): boolean {
 
 const kTriesMax = 5;
 
+export class LostReply extends Error {}
+
 // The events of a reply to its last one. Where the connection is lost, reading goes on behind the last event: `attach` gets the
 // id of the response and the number of that event. `pause` returns before the next of several tries.
 export async function* wholeReply(
@@ -77,7 +79,7 @@ export async function* wholeReply(
       }
     } catch (error) {
       if (isAgain && error instanceof ApiError && error.status === 404) {
-        throw new Error('The reply was lost: umad ended while it was written.');
+        throw new LostReply('The reply was lost: umad ended while it was written.');
       }
       if (isAborted(error) || !(error instanceof TypeError) || id === '') throw error;
     }

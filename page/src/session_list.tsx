@@ -15,14 +15,16 @@ const kDepthShown = 6;
 const kTiers = { hot: 'Hot: its state is in a context', warm: 'Warm: its state is in memory', cold: 'Cold: its state is on disk', shared: 'Shared: its state is where all machines find it', none: 'Its state is computed again' };
 const kSearchAfterMs = 300;
 
-// The name in the file may be taken here; the session then has none.
+const kCopiesMax = 100;
+
+// The name in the file may be taken here; the session is then a numbered copy.
 async function importSession(chosen: File, title: string) {
-  try {
-    return await api.importSession(chosen);
-  } catch (error) {
-    if (!(error instanceof ApiError) || error.status !== 409) throw error;
-    const made = await api.importSession(chosen, `${title} ${new Date().toISOString()}`);
-    return api.renameSession(made.session_id, '');
+  for (let copy = 1; ; ++copy) {
+    try {
+      return await api.importSession(chosen, copy === 1 ? undefined : `${title} (${copy})`);
+    } catch (error) {
+      if (!(error instanceof ApiError) || error.status !== 409 || copy === kCopiesMax) throw error;
+    }
   }
 }
 
@@ -90,7 +92,7 @@ export function SessionList({ onChoose }: { onChoose: () => void }) {
             <li key={id} class={`depth-${Math.min(depth, kDepthShown)}`}>
               {headings[i] && <span class="group">{headings[i]}</span>}
               <a href={`#/talk/${id}`} aria-current={id === openId.value ? 'page' : undefined} onClick={onChoose}>
-                <span class="title">{depth > 0 && <><span class="branch"><Icon name="fork" /></span><span class="hidden">Fork: </span></>}{titleOf(session)}</span>
+                <span class="title">{depth > 0 && <><span class="branch"><Icon name="fork" /></span><span class="hidden">Fork: </span></>}<bdi>{titleOf(session)}</bdi></span>
                 <span class="about">
                   {session.busy || isReplying(id) ? <span class="writing">writing…</span> : ago(session.last_used_s).replace(' ago', '')}
                   <span class={`dot ${session.tier}`} title={kTiers[session.tier]} />

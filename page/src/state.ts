@@ -6,8 +6,27 @@ import { tellTabs } from './tabs.ts';
 import type { MetadataChanges, Model, Session } from './types.ts';
 import { visibleText } from './visible_text.ts';
 
-// The key stays in memory only: it is gone with the page.
-export const apiKey = signal('');
+// The key stays in memory, and is gone with the page, unless its user lets this tab keep it.
+const kKeyName = 'uma.key';
+export const apiKey = signal(keptKey());
+
+function keptKey(): string {
+  try {
+    return sessionStorage.getItem(kKeyName) ?? '';
+  } catch {
+    return '';
+  }
+}
+
+export function useKey(key: string, isKept: boolean) {
+  apiKey.value = key;
+  try {
+    if (isKept) sessionStorage.setItem(kKeyName, key);
+    else sessionStorage.removeItem(kKeyName);
+  } catch {
+    // Storage is forbidden: the key lasts as long as the page.
+  }
+}
 export const warning = signal('');  // What umad served otherwise than asked for.
 export const api = new Api('', () => apiKey.value, (text) => (warning.value = text));
 

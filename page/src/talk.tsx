@@ -15,6 +15,7 @@ import { titleOf } from './tree.ts';
 import { messageOfUser } from './turns.ts';
 import type { InputItem } from './types.ts';
 import { Problem } from './ui.tsx';
+import { visibleText } from './visible_text.ts';
 
 export const listIsOpen = signal(false);  // On narrow screens.
 const isWide = () => matchMedia('(min-width: 75rem)').matches;
@@ -32,20 +33,23 @@ const kExamples = ['Explain what a KV cache is to a child', 'Write a haiku about
 
 function NewSession() {
   const problem = useSignal('');
-  const model = useSignal('');
+  const model = useSignal(recall('model', ''));
   const isDropping = useSignal(recall<boolean>('drops', false));
   const system = useSignal(recall('system', ''));
   const optionsAreOpen = useSignal(false);
+  const sent = useSignal('');  // The first message, until its session is there.
   const choices = [...chatModels.value, ...pictureModels.value];
   const chosen = modelOf(model.value) ?? choices[0];
   const draws = chosen?.capabilities.includes('image') ?? false;
   const start = async (input: InputItem[], text: string) => {
     problem.value = '';
+    sent.value = text;
     try {
       await startSession({ model: chosen?.id, system: system.value.trim() || undefined, on_full: isDropping.value ? 'shift' : 'error' }, input, text);
       return true;
     } catch (error) {
       problem.value = noteFailure(error);
+      sent.value = '';
       return false;
     }
   };
@@ -53,7 +57,10 @@ function NewSession() {
   const modelChoice = (
     <label class="pill">
       <span class="hidden">Model</span>
-      <select value={chosen?.id ?? ''} onChange={(event) => (model.value = event.currentTarget.value)}>
+      <select value={chosen?.id ?? ''} onChange={(event) => {
+        model.value = event.currentTarget.value;
+        remember('model', model.value);
+      }}>
         {choices.map((each) => (
           <option value={each.id}>{each.id}{each.capabilities.includes('image') ? ' (draws)' : ''}{each.state === 'ready' ? '' : `, ${each.state}`}</option>
         ))}
@@ -62,7 +69,12 @@ function NewSession() {
   );
   return (
     <div class={`fresh ${draws ? 'draws' : ''}`}>
-      <div class="welcome">
+      {sent.value !== '' && (
+        <div class="column">
+          <article class="user" aria-label="You"><div class="bubble"><p class="said" dir="auto">{visibleText(sent.value)}</p></div></article>
+        </div>
+      )}
+      <div class="welcome" hidden={sent.value !== ''}>
         <Mark />
         <h1>{draws ? 'Draw a picture' : 'Begin a conversation'}</h1>
         <p>{draws
@@ -74,7 +86,7 @@ function NewSession() {
         : (
           <>
             <Composer conversation={null} model={chosen?.id ?? ''} onSend={start}>
-              <div class="choices">
+              <div class="choices" hidden={sent.value !== ''}>
                 {modelChoice}
                 <button type="button" class="pill" aria-expanded={optionsAreOpen.value} aria-controls="options" onClick={() => (optionsAreOpen.value = !optionsAreOpen.value)}>
                   <Icon name="sliders" />Options{system.value.trim() !== '' && <span class="note">with a system prompt</span>}
@@ -102,7 +114,7 @@ function NewSession() {
             {choices.length === 0 && connection.value === 'ok'
               ? <p class="note">This umad has no model that talks. <a href="#/manage/models">Models</a></p>
               : (
-                <ul class="examples" aria-label="Examples">
+                <ul class="examples" aria-label="Examples" hidden={sent.value !== ''}>
                   {examples.map((text) => (
                     <li><button type="button" disabled={!chosen} onClick={() => start([messageOfUser(text, [])], text)}>{text}</button></li>
                   ))}
@@ -150,7 +162,7 @@ export function Talk() {
         <header class={`bar ${id === '' ? 'empty' : ''}`}>
           <button type="button" class="only-narrow quiet" aria-expanded={listIsOpen.value} onClick={() => (listIsOpen.value = !listIsOpen.value)}><Icon name="list" /><span>Sessions</span></button>
           {id === '' ? <span /> : <h1 class="hidden">Conversation</h1>}
-          {id !== '' && <h2>{session ? titleOf(session) : 'Session'}</h2>}
+          {id !== '' && <h2 dir="auto">{session ? titleOf(session) : 'Session'}</h2>}
           <span class="about">{session?.model}</span>
           <button type="button" class="quiet" aria-expanded={detailsAreOpen.value} aria-controls="details" onClick={toggleDetails}><Icon name="sliders" /><span>Details</span></button>
         </header>

@@ -20,8 +20,11 @@ function draw(canvas: HTMLCanvasElement, all: readonly LaneCall[], to: number, s
   canvas.height = height * scale;
   const context = canvas.getContext('2d');
   if (!context) return;
-  const style = getComputedStyle(canvas);
-  const colour = (name: string) => style.getPropertyValue(`--${name}`).trim();
+  // As a colour of the canvas it is the one of the theme.
+  const colour = (name: string) => {
+    canvas.style.color = `var(--${name})`;
+    return getComputedStyle(canvas).color;
+  };
   context.scale(scale, scale);
   context.font = '12px system-ui, sans-serif';
   const perMs = width / spanMs;

@@ -59,7 +59,10 @@ function parentOf(session: Session, known: ById): string {
   return [parent, session.parent_id].find((id) => known.has(id)) ?? '';
 }
 
-// The rows whose title, tags, model or id contain every word, and the rows above them, so that the tree stays whole.
+// Eight digits of an id are hardly ever part of a title.
+const isIdBeginning = (word: string) => /^[0-9a-f]{8,}$/.test(word);
+
+// The rows whose title, tags or model contain every word, or whose id begins with it, and the rows above them, so that the tree stays whole.
 export function searchRows(rows: readonly TreeRow[], query: string): TreeRow[] {
   const words = query.toLowerCase().split(/\s+/).filter((word) => word !== '');
   if (words.length === 0) return [...rows];
@@ -67,9 +70,8 @@ export function searchRows(rows: readonly TreeRow[], query: string): TreeRow[] {
   let depthWanted = -1;  // The rows above the last match that are still missing have a smaller depth.
   for (let i = rows.length - 1; i >= 0; --i) {
     const { session, depth } = rows[i]!;
-    const text = [session.name, session.metadata.title ?? '', ...tagsOf(session).map((tag) => `#${tag}`), session.model,
-      session.session_id].join(' ').toLowerCase();
-    const matches = words.every((word) => text.includes(word));
+    const text = [session.name, session.metadata.title ?? '', ...tagsOf(session).map((tag) => `#${tag}`), session.model].join(' ').toLowerCase();
+    const matches = words.every((word) => text.includes(word) || (isIdBeginning(word) && session.session_id.startsWith(word)));
     if (matches || depth < depthWanted) {
       found.push(rows[i]!);
       depthWanted = depth;

@@ -1,7 +1,8 @@
 // Small parts that several views use.
 import { useSignal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
-import { useEffect, useRef } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
+import { Icon } from './icons.tsx';
 
 export function Problem({ text, onClose }: { text: string; onClose?: () => void }) {
   if (text === '') return null;
@@ -71,4 +72,50 @@ export function saveFile(content: Blob | string, name: string) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-export const copyText = (text: string) => navigator.clipboard?.writeText(text).catch(() => {});
+// Browsers give pages without TLS no clipboard, but let them copy what is chosen.
+function copyChosen(text: string): boolean {
+  const field = document.createElement('textarea');
+  field.value = text;
+  field.className = 'hidden';
+  (document.querySelector('dialog[open]') ?? document.body).append(field);
+  field.select();
+  const isCopied = document.execCommand('copy');
+  field.remove();
+  return isCopied;
+}
+
+async function copyText(text: string): Promise<boolean> {
+  const before = document.activeElement;
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const isCopied = copyChosen(text);
+    if (before instanceof HTMLElement) before.focus();
+    return isCopied;
+  }
+}
+
+// A button that copies a text and says whether it did.
+function useCopy(text: string) {
+  const [said, say] = useState('');
+  const copy = () => void copyText(text).then((isCopied) => {
+    say(isCopied ? 'Copied' : 'Not copied');
+    setTimeout(() => say(''), 2000);
+  });
+  return { said, copy };
+}
+
+export function CopyButton({ text }: { text: string }) {
+  const { said, copy } = useCopy(text);
+  return <button type="button" class="quiet" onClick={copy}><Icon name="copy" /><span aria-live="polite">{said || 'Copy'}</span></button>;
+}
+
+export function CopyAction({ text }: { text: string }) {
+  const { said, copy } = useCopy(text);
+  return (
+    <button type="button" class={`quiet ${said === '' ? 'icon-only' : ''}`} title="Copy" onClick={copy}>
+      <Icon name="copy" /><span aria-live="polite" class={said === '' ? 'hidden' : undefined}>{said || 'Copy'}</span>
+    </button>
+  );
+}

@@ -96,7 +96,9 @@ test('terminal escapes and marks of direction show as characters', () => {
   assert.equal(visibleText('\u001b[31mred\u0007\u0000'), '␛[31mred␇␀');
   assert.equal(visibleText('a\u202eb\u2066c\u009b1m'), 'a<U+202E>b<U+2066>c<U+009B>1m');
   assert.equal(visibleText('tab\tline\r\nend 👩‍👩‍👧'), 'tab\tline\nend 👩‍👩‍👧');
+  assert.equal(visibleText('ខ\u200bម ا\u200fب'), 'ខ\u200bម ا\u200fب', 'marks that scripts need');
   assert.equal(rendered('`\u001b[2J`').text, '␛[2J');
+  assert.equal(rendered('`a\u200bb`').text, 'a<U+200B>b', 'in code they are a mistake');
   assert.equal(rendered('&#27;[2J &lt;b&gt; &amp;amp;').text, '␛[2J <b> &amp;');
   const code = rendered('```sh\n\u001b]0;x\u0007\n```').elements.find(({ tag }) => tag === 'CodeBlock');
   assert.equal(code?.props['text'], '␛]0;x␇');

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { missSentence, receiptSentence, reuseSentence } from '../src/receipt.ts';
+import { missSentence, receiptLine, receiptSentence, reuseSentence } from '../src/receipt.ts';
 import type { Usage } from '../src/types.ts';
 
 const usage = (change: Partial<Usage>): Usage => ({
@@ -20,6 +20,11 @@ test('nothing was reused', () => {
     'None of 1,946 tokens was remembered: the stored state is of other tokens');
   assert.equal(reuseSentence(usage({ prompt_tokens: 0, reused_tokens: 0, reuse_reason: '' })), 'The request ended before it began');
   assert.equal(reuseSentence(usage({ reused_tokens: 0, reuse_reason: 'of a later version' })), 'None of 1,946 tokens was remembered');
+});
+
+test('a receipt in one line', () => {
+  assert.equal(receiptLine(usage({}), 'stop'), '1,920/1,946 remembered · 12 tokens · 44 ms · 1,235/s');
+  assert.equal(receiptLine(usage({ completion_tokens: 0 }), 'cancelled'), '1,920/1,946 remembered · The reply was stopped.');
 });
 
 test('the whole receipt', () => {

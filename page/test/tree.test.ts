@@ -36,6 +36,10 @@ test('a search keeps the rows above a match', () => {
   assert.deepEqual(found('#home tiny'), ['a', 'b']);
   assert.deepEqual(found('nothing'), []);
   assert.deepEqual(found(' '), ['a', 'b', 'c', 'd']);
+  assert.deepEqual(found('a'), [], 'ids are not words');
+  const one = treeRows([session('0123456789abcdef', 1)]);
+  assert.equal(searchRows(one, '01234567').length, 1);
+  assert.equal(searchRows(one, '234').length, 0);
 });
 
 test('titles and tags', () => {

@@ -35,12 +35,27 @@ def tide(hour):
 
 The height is $h = \\frac{a}{2}$, the wind $\\pmb{w}$.
 """
+ARABIC = """\
+مرحبا بالعالم
+
+- بند واحد
+- بند ثان
+
+| مكان |
+|---|
+| ميناء |
+
+```python
+x = 1  # واحد
+```
+"""
 THOUGHTS = "The user asks for a **place**."
 CALL = '{"name": "look_up", "arguments": {"city": "Cork", "days": 2}}'
 LOOK_UP = {"type": "function", "name": "look_up", "description": "Looks up a city.",
            "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
                           "required": ["city", "days"], "additionalProperties": False}}
 REPLIES = {"askmarkdown": MARKDOWN,
+           "askarabic": ARABIC,
            "askcall": f"<think>\n{THOUGHTS}\n</think>\n\n<tool_call>\n{CALL}\n</tool_call>",
            "gotresult": "It has **twelve** ships.",
            "ask0": "This is reply #."}

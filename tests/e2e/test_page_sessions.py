@@ -135,6 +135,7 @@ class Keys(TalkTest):
         self.assertIn("This is reply 1.", seen.reply)
         self.assertNotIn(self.key, seen.kept)
         self.assertNotIn(self.key[4:20], seen.kept)
+        self.assertNotIn(self.key, seen.left)
         self.assertNotIn(self.key, self.daemon.log())
 
 
@@ -179,6 +180,8 @@ class Restart(browser.PageTest):
                              expects=["status of 404", "ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE"])
         for told in seen.told:
             self.assertIn("The reply was lost: umad ended while it was written.", told)
+        for lost in seen.lost:
+            self.assertGreater(len(lost), 80, "what was seen stays")
         self.assertIn("Tell me a long story.", seen.asked[-1])
 
 

@@ -7,7 +7,7 @@ import { createInterface } from 'node:readline';
 import { chromium } from 'playwright-core';
 import { Scenario } from './tab.mjs';
 
-const groups = ['talk', 'sessions', 'views', 'hostile', 'origins', 'looks', 'screenshots'];
+const groups = ['talk', 'sessions', 'views', 'hostile', 'origins', 'looks', 'habits', 'screenshots'];
 
 const [executablePath, waitMs] = process.argv.slice(2);
 const args = ['--no-proxy-server', '--disable-dev-shm-usage', '--host-resolver-rules=MAP *.example 127.0.0.1'];

@@ -190,7 +190,16 @@ export async function keys(scenario, { model, wrong, key }) {
   const kept = (await tab.storage()) + tab.page.url();
   await tab.page.reload();
   await dialog.waitFor();
-  return { refused, reply, kept };
+  // It stays if its user wants that, until it is forgotten.
+  await dialog.getByLabel('Keep it until this tab is closed').check();
+  await tab.useKey(key);
+  await dialog.waitFor({ state: 'hidden' });
+  await tab.page.reload();
+  await tab.button('Forget the key').waitFor();
+  await tab.rows().first().waitFor();
+  await tab.button('Forget the key').click();
+  await dialog.waitFor();
+  return { refused, reply, kept, left: await tab.storage() };
 }
 
 // Without a mouse: a session, a reply that is stopped, the search, the list.
@@ -371,13 +380,15 @@ export async function attached_restart(scenario, { model }) {
   await second.alert().filter({ hasText: 'does not answer' }).first().waitFor();
   await scenario.ask('start');
   const told = [];
+  const lost = [];
   for (const tab of [first, second]) {
     await tab.page.bringToFront();
     await tab.button('Stop').waitFor({ state: 'hidden' });
     await tab.button('Answer').waitFor();
     told.push((await tab.alert().allInnerTexts()).join());
+    lost.push(await tab.page.getByRole('article', { name: 'Lost reply' }).innerText());
   }
-  return { id: first.id(), told, asked: (await second.texts()).asked };
+  return { id: first.id(), told, lost, asked: (await second.texts()).asked };
 }
 
 // The daemon ends in the middle of a reply: killed, or by its own will.

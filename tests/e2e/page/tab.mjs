@@ -139,6 +139,13 @@ export class Tab {
     return reply;
   }
 
+  // The sentences of its receipt.
+  async receipt(reply) {
+    const receipt = reply.locator('details.receipt');
+    if (!(await receipt.evaluate((element) => element.open))) await receipt.locator('summary').click();
+    return receipt.locator('p').innerText();
+  }
+
   async openDetails() {
     const button = this.button('Details');
     if ((await button.getAttribute('aria-expanded')) !== 'true') await button.click();

@@ -32,11 +32,10 @@ export async function markdown(scenario, { model, system, first, second }) {
     links: await reply.getByRole('link').evaluateAll((all) => all.map((link) => [link.innerText, link.href, link.rel, link.target])),
     formulas: await reply.getByRole('math').count(),
   };
-  await reply.getByText('was remembered').waitFor();
-  const receipt = await reply.getByText('was remembered').innerText();
+  const receipt = await tab.receipt(reply);
   await tab.say(second);
   const next = await tab.finished(2);
-  const nextReceipt = await next.getByText('were remembered').innerText();
+  const nextReceipt = await tab.receipt(next);
   await tab.page.getByText('System prompt', { exact: true }).click();
   const shownSystem = await tab.page.getByText(system, { exact: true }).isVisible();
   await tab.openDetails();
@@ -151,14 +150,14 @@ export async function regenerated(scenario, { model }) {
   await tab.newSession({ model });
   await tab.setting('Longest reply, tokens').fill('20');
   await tab.say('Hello');
-  const receipt = await (await tab.finished(1)).getByText('written').innerText();
+  const receipt = await tab.receipt(await tab.finished(1));
   const old = tab.id();
   await tab.setting('Longest reply, tokens').fill('5');
   await tab.button('Regenerate').click();
   await tab.until(async () => tab.id() !== old, 'another session');
   // The branch begins as a fork, with the reply that is to be replaced.
   const again = await tab.until(async () => {
-    const shown = await (await tab.finished(1)).getByText('written').innerText();
+    const shown = await tab.receipt(await tab.finished(1));
     return shown !== receipt && shown;
   }, 'another reply');
   return { old, id: tab.id(), receipt, again, marks: await tab.page.getByRole('group', { name: 'Branches' }).allInnerTexts() };
@@ -289,6 +288,6 @@ export async function tools(scenario, { model, tools, question, result }) {
   const answer = await tab.finished(2);
   return {
     id: tab.id(), shown, answer: await answer.innerText(), result: await tab.page.getByRole('region', { name: 'Result of a tool call' }).innerText(),
-    receipt: await reply.getByText('written').innerText(),
+    receipt: await tab.receipt(reply),
   };
 }
