@@ -280,6 +280,9 @@ function Tail({ conversation, onGrow }: { conversation: Conversation; onGrow: ()
 const kEndPx = 2;
 const kNearPx = 120;  // So near to the end no button leads there.
 
+// The height of what is below the visible part.
+const restOf = (element: Element) => element.scrollHeight - element.scrollTop - element.clientHeight;
+
 export function Messages({ conversation }: { conversation: Conversation }) {
   const box = useRef<HTMLDivElement>(null);
   const isAtEnd = useRef(true);
@@ -301,8 +304,13 @@ export function Messages({ conversation }: { conversation: Conversation }) {
     isAtEnd.current = true;
     anchor.current = null;
   }, [conversation]);
+  const offerTheEnd = () => {
+    const element = box.current;
+    canJump.value = element !== null && !isAtEnd.current && restOf(element) > kNearPx;
+  };
   const follow = () => {
     if (isAtEnd.current) toEnd();
+    else offerTheEnd();  // A text that grows below what is read scrolls nothing.
   };
   useLayoutEffect(() => {
     const before = anchor.current;
@@ -317,11 +325,10 @@ export function Messages({ conversation }: { conversation: Conversation }) {
   const note = () => {
     const element = box.current;
     if (element === null) return;  // The event came after the conversation had gone.
-    const rest = element.scrollHeight - element.scrollTop - element.clientHeight;
-    if (rest <= kEndPx) isAtEnd.current = true;
+    if (restOf(element) <= kEndPx) isAtEnd.current = true;
     else if (element.scrollTop < top.current) isAtEnd.current = false;
     top.current = element.scrollTop;
-    canJump.value = !isAtEnd.current && rest > kNearPx;
+    offerTheEnd();
   };
   const loadEarlier = () => {
     const element = box.current!;

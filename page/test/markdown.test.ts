@@ -33,7 +33,7 @@ function rendered(source: string): { elements: Element[]; text: string } {
 
 const kTags = new Set(['p', 'h3', 'h4', 'h5', 'h6', 'ul', 'ol', 'li', 'blockquote', 'pre', 'code', 'strong', 'em', 'del', 'br', 'hr',
   'a', 'span', 'table', 'thead', 'tbody', 'tr', 'th', 'td', 'div', 'input', 'CodeBlock', 'Formula']);
-const kProps = new Set(['href', 'target', 'rel', 'class', 'start', 'type', 'disabled', 'checked', 'aria-label', 'tabIndex', 'role',
+const kProps = new Set(['href', 'target', 'rel', 'class', 'dir', 'start', 'type', 'disabled', 'checked', 'aria-label', 'tabIndex', 'role',
   'text', 'language', 'isOpen', 'source', 'isBlock']);
 
 function assertHarmless(source: string) {

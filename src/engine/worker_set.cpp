@@ -472,6 +472,7 @@ void WorkerSet::complete(std::vector<ModelInfo>& infos) const {
     info.adapters = std::move(known.adapters);
     info.file = std::move(known.file);
     info.sampling = std::move(known.sampling);
+    info.store = std::move(known.store);
     info.idle_unload_s = known.idle_unload_s;
     info.memory_bytes = known.memory_bytes;
   }

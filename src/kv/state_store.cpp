@@ -103,9 +103,9 @@ std::optional<StoredMatch> StateStore::find(const PrefixQuery& query, std::span<
                      .tokens_stored = static_cast<std::int32_t>(entry.tokens.size()),
                      .tier = tier,
                      .bytes = bytes,
-                     .fetch_ms = tier == Tier::warm     ? 0
-                                 : tier == Tier::shared ? shared_->reader.read_ms(entry.is_busy ? 0 : bytes)
-                                                        : disk_read_ms(queued_bytes_ + bytes),
+                     .fetch_ms = tier == Tier::warm || entry.is_refused ? 0
+                                 : tier == Tier::shared                 ? shared_->reader.read_ms(entry.is_busy ? 0 : bytes)
+                                                                        : disk_read_ms(queued_bytes_ + bytes),
                      .is_own = !query.session.empty() && entry.owner.session == query.session,
                      .was_read_ahead = entry.was_read_ahead};
 }
@@ -153,7 +153,9 @@ void StateStore::fetch(StateId id, OnFetched on_fetched, TimePoint until) {
 void StateStore::prefetch(const SessionId& session) {
   const MutexLock lock(mutex_);
   const auto owned = table_.of_session(session);
-  if (!owned.empty() && !table_.at(owned.back()).snapshot) inbox_.push({.kind = JobKind::read, .id = owned.back()});
+  if (owned.empty()) return;
+  const Entry& newest = table_.at(owned.back());
+  if (!newest.snapshot && !newest.is_refused) inbox_.push({.kind = JobKind::read, .id = owned.back()});
 }
 
 double StateStore::read_ms(std::uint64_t bytes) const {

@@ -311,7 +311,7 @@ class StateStore {
   };
   [[nodiscard]] Expected<Reading> begin_read(StateId id) REQUIRES_LOCK(mutex_);
   // `file`: empty if it is from the shared store.
-  [[nodiscard]] Expected<SnapshotPtr> accept_read(StateId id, Expected<Snapshot> snapshot, ByteBudget::Share room,
+  [[nodiscard]] Expected<SnapshotPtr> accept_read(const Job& job, Expected<Snapshot> snapshot, ByteBudget::Share room,
                                                   const std::string& file, double ms);
   void add_shared(const SessionId& session, std::vector<ColdHead> heads);
   [[nodiscard]] const Entry* newest_usable(const SessionId& session, StateId& id) const REQUIRES_LOCK(mutex_);

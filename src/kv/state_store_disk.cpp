@@ -229,7 +229,7 @@ bool StateStore::read_here(Job& job) {
   if (snapshot) cold_->touch(reading->file);
   record_span(kReadSpan, began, ended, {snapshot ? static_cast<std::int64_t>(snapshot->bytes()) : 0});
   const std::vector<std::string> lost = snapshot ? std::vector<std::string>() : cold_->lost(reading->parts);
-  auto accepted = accept_read(job.id, std::move(snapshot), std::move(*room), reading->file, to_ms(ended - began));
+  auto accepted = accept_read(job, std::move(snapshot), std::move(*room), reading->file, to_ms(ended - began));
   if (!lost.empty()) {
     const MutexLock lock(mutex_);
     forget_lost(lost);
@@ -249,6 +249,10 @@ void StateStore::end_read(Job job, Expected<SnapshotPtr> snapshot) {
 Expected<StateStore::Reading> StateStore::begin_read(StateId id) {
   Entry* const entry = table_.find(id);
   if (entry == nullptr || entry->is_forgotten) return fail(ErrorCode::runtime_decode, "the stored state is gone");
+  if (entry->is_refused) {
+    remove(id);
+    return fail(ErrorCode::runtime_decode, "the stored state could not be read");
+  }
   entry->last_used = clock_.now();
   ++entry->uses;
   Reading reading;
@@ -265,9 +269,10 @@ Expected<StateStore::Reading> StateStore::begin_read(StateId id) {
 }
 
 // Takes a state that was read, in `ms`, or why it could not be read.
-Expected<SnapshotPtr> StateStore::accept_read(StateId id, Expected<Snapshot> snapshot, ByteBudget::Share room,
+Expected<SnapshotPtr> StateStore::accept_read(const Job& job, Expected<Snapshot> snapshot, ByteBudget::Share room,
                                               const std::string& file, double ms) {
   const MutexLock lock(mutex_);
+  const StateId id = job.id;
   Entry& entry = table_.at(id);
   if (snapshot && (snapshot->identity != entry.family->first || snapshot->tokens != entry.tokens)) {
     snapshot = fail(ErrorCode::runtime_decode, std::format("stored state {}: its content is not the one that was written",
@@ -276,7 +281,9 @@ Expected<SnapshotPtr> StateStore::accept_read(StateId id, Expected<Snapshot> sna
   if (!snapshot) {
     log_warning("kv: a stored state of {} tokens cannot be used: {}", entry.tokens.size(), snapshot.error().message);
     if (!file.empty()) stats_.failed_total.add();
-    entry.is_forgotten = true;
+    const auto joined = shared_reads_.find(id);
+    const bool is_asked_for = job.on_fetched || (joined != shared_reads_.end() && !joined->second.empty());
+    (is_asked_for ? entry.is_forgotten : entry.is_refused) = true;
     end_busy(id, false);
     return std::unexpected(snapshot.error());
   }

@@ -67,7 +67,7 @@ const StateStore::Entry* StateStore::newest_usable(const SessionId& session, Sta
   const auto owned = table_.of_session(session);
   for (auto next = owned.rbegin(); next != owned.rend(); ++next) {
     const Entry& entry = *table_.find(*next);
-    if (!entry.family->second.is_joined || entry.is_forgotten) continue;
+    if (!entry.family->second.is_joined || entry.is_forgotten || entry.is_refused) continue;
     id = *next;
     return &entry;
   }
@@ -114,7 +114,7 @@ bool StateStore::read_shared(Job& job) {
   const TimePoint until = job.until == kNever ? clock_.now() + kSharedReadMax : job.until;
   shared_->reader.read(std::move(head), pool_, until,
                        [this, job = std::move(job), room = std::move(*room)](Expected<Snapshot> snapshot, double ms) mutable {
-                         auto accepted = accept_read(job.id, std::move(snapshot), std::move(room), {}, ms);
+                         auto accepted = accept_read(job, std::move(snapshot), std::move(room), {}, ms);
                          end_shared_read(std::move(job), accepted);
                        });
   return true;

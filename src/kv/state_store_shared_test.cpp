@@ -182,6 +182,19 @@ TEST_F(SharedStoreOfStates, AStateWithOtherTokensIsForgotten) {
   EXPECT_FALSE(b_.find("s", numbers(1, 120)));
 }
 
+TEST_F(SharedStoreOfStates, ARequestIsToldOfAStateThatCouldNotBeReadBeforeItAsked) {
+  a_.put("s", numbers(1, 100));
+  a_.publish("s");
+  b_.find_shared("s");
+  content_->states.begin()->second.snapshot = snapshot_of(numbers(7, 100));
+  b_.work();
+  const auto match = b_.find("s", numbers(1, 120));
+  ASSERT_TRUE(match);
+  EXPECT_FALSE(b_.fetch(match->id));
+  EXPECT_EQ(b_.shared.stats.reads_total.value(), 1U);
+  EXPECT_FALSE(b_.find("s", numbers(1, 120)));
+}
+
 TEST_F(SharedStoreOfStates, AStoreThatIsDownHasNoStates) {
   a_.put("s", numbers(1, 100));
   content_->fails = [] { return true; };

@@ -68,7 +68,9 @@ class StateTable {
     bool is_forgotten = false;    // To be removed as soon as it is not busy.
     bool must_leave = false;      // A claim waits for its memory, or its context has it: it leaves memory, also if it is used.
     bool was_read_ahead = false;  // From the shared store, and not used yet.
-    bool is_for_memory = false;   // Computing it is faster than reading it from disk.
+    // It was read before a request asked for it, and cannot be used: the first request that does is told so.
+    bool is_refused = false;
+    bool is_for_memory = false;  // Computing it is faster than reading it from disk.
 
     [[nodiscard]] std::uint64_t warm_bytes() const { return snapshot ? snapshot->bytes() : 0; }
     [[nodiscard]] bool is_shared_only() const { return !snapshot && file.empty(); }

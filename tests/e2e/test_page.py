@@ -55,7 +55,6 @@ LOOK_UP = {"type": "function", "name": "look_up", "description": "Looks up a cit
            "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
                           "required": ["city", "days"], "additionalProperties": False}}
 REPLIES = {"askmarkdown": MARKDOWN,
-           "askarabic": ARABIC,
            "askcall": f"<think>\n{THOUGHTS}\n</think>\n\n<tool_call>\n{CALL}\n</tool_call>",
            "gotresult": "It has **twelve** ships.",
            "ask0": "This is reply #."}
@@ -63,9 +62,10 @@ DAYS = {"type": "object", "properties": {"day": {"enum": ["Monday", "Sunday"]}},
 
 
 def write_models(folder):
-    """A model that plays replies, the same with a small context, one that writes long and slowly, and one that reads pictures. Returns
+    """Two models that play replies, one with a small context, one that writes long and slowly, and one that reads pictures. Returns
     the daemon's configuration."""
     played.write_model(folder / "player.gguf", REPLIES, ["gotresult"], [f"ask{digit}" for digit in range(1, 10)])
+    played.write_model(folder / "arabic.gguf", {"askarabic": ARABIC})
     subprocess.run([uma.MAKE_MODEL, "--preset", "tiny-chat", "--layers", "8", "--width", "256", "--heads", "8", "--kv-heads", "2", "--ff", "512",
                     "--n-ctx", "32768", "--out", folder / "slow.gguf"], check=True, timeout=uma.WAIT_S)
     shutil.copy(folder / "player.gguf", folder / "small.gguf")
@@ -95,7 +95,8 @@ class Talk(TalkTest):
     def test_the_first_load(self):
         seen = self.scenario("talk.first_load")
         self.assertEqual("uma-serve", seen.title)
-        self.assertEqual({"tiny-chat", "player", "small", "slow", "eyes", *uma.SHIPPED_NAMES}, {text.split(",")[0].split(" ")[0] for text in seen.models})
+        self.assertEqual({"tiny-chat", "player", "arabic", "small", "slow", "eyes", *uma.SHIPPED_NAMES},
+                         {text.split(",")[0].split(" ")[0] for text in seen.models})
         self.assertTrue([text for text in seen.models if text.startswith("uma-picture (draws)")], seen.models)
         self.assertEqual((["Talk", "See", "Manage"], [], True), (seen.views, seen.alerts, seen.hasFocus))
 

@@ -20,8 +20,7 @@ class Habits(TalkTest):
     def test_earlier_turns_do_not_move_what_is_read(self):
         session = self.ask("POST", "v1/sessions", {"mode": "chat", "model": "player"})["session_id"]
         for i in range(70):
-            self.ask("POST", f"v1/conversations/conv_{session}/items", {"items": [
-                {"role": "user", "content": f"Question {i}"}, {"role": "assistant", "content": f"Answer {i}"}]})
+            self.ask("POST", "v1/responses", {"conversation": f"conv_{session}", "input": f"Question {i}: ask1", "max_output_tokens": 8})
         seen = self.scenario("habits.earlier", session=session)
         self.assertGreater(seen.more, 5)
         self.assertLess(abs(seen.after - seen.before), 60, "it moves by the height of the button at most")
@@ -30,7 +29,7 @@ class Habits(TalkTest):
         arabic, khmer = self.scenario("habits.scripts", model="player", texts=[f"{HELLO} ask1", f"{KHMER} ask1"])
         self.assertEqual(("rtl", "rtl", "ltr", "ltr"), (arabic["typed"], arabic["said"], khmer["typed"], khmer["said"]))
         self.assertIn(KHMER, khmer["text"])
-        seen = self.scenario("habits.formatted_scripts", model="player", text="Write: askarabic")
+        seen = self.scenario("habits.formatted_scripts", model="arabic", text="Write: askarabic")
         self.assertEqual(("rtl", "rtl", "rtl", "ltr"), (seen.paragraph, seen.item, seen.cell, seen.code))
 
     def test_the_first_message_does_not_wait_for_the_list(self):

@@ -57,9 +57,9 @@ class Home:
         self.write(f".ollama/models/manifests/registry.ollama.ai/library/{model}/{tag}", json.dumps({"schemaVersion": 2, "layers": entries}))
 
     def files(self):
-        """Every file with its content and time."""
-        return {path: (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
-                for place in (".cache", ".lmstudio", ".ollama") for path in (self.folder / place).rglob("*")}
+        """Every file with its time and the digest of its content."""
+        return {path: (path.lstat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None)
+                for place in (".cache", ".lmstudio", ".ollama") for path in (self.folder / place).rglob("*") if not path.is_dir()}
 
 
 class Stores(test_ollama.OllamaTest):

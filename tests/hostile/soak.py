@@ -10,6 +10,7 @@ requests. Memory over time is written to FOLDER/memory.csv and FOLDER/memory.svg
 
 import argparse
 import contextlib
+import heapq
 import pathlib
 import random
 import shutil
@@ -20,12 +21,14 @@ import time
 import arena
 import attackers
 import reply_oracle
+import stalls
 import svg_chart
 import uma
 
 VICTIMS = ("stream", "chat", "agent", "embeds")
 ATTACKERS = 5
 COSTS = 20  # attackers with expensive requests
+LONGEST = 200  # pauses of a turn that are compared with the machine's own
 TURN_MINUTES = 10  # with attackers, or without
 PATIENCE_S = 35  # longer than the daemon waits for the rest of a request
 KILLS_S = (40, 80)  # time between two kills; after a minute without a crash the supervisor restarts without delay
@@ -119,10 +122,14 @@ def hostile(seed, minutes, folder, with_kills):
 
 
 def beside(attackers_count, minutes, problems):
-    """Runs the victims beside so many attackers. Returns the victims' reports and the most memory, in bytes above that of the start."""
+    """Runs the victims beside so many attackers. Returns the victims' reports and the most memory, in bytes above that of the start.
+
+    A report's `pauses_ms` are without the times in which the machine itself stood still, `whole_pauses_ms` with them.
+    """
     with arena.Arena(kv={"flash_attention": "off"}) as ground:
         start_rss, top_rss = ground.memory("VmRSS"), 0
         with contextlib.ExitStack() as stack:
+            watched = stack.enter_context(ground.clients("stalls.py", {}))
             heard = stack.enter_context(ground.victims(*VICTIMS))
             sent = stack.enter_context(ground.costs(attackers_count)) if attackers_count else {}
             until = time.monotonic() + 60 * minutes
@@ -131,12 +138,21 @@ def beside(attackers_count, minutes, problems):
                 top_rss = max(top_rss, ground.memory("VmRSS"))
         problems += [wrong for victim in heard.values() for wrong in victim["wrong"]]
         problems += [f"{kind}: {victim['breaks']} broken connections" for kind, victim in heard.items() if victim["breaks"]]
-        print(f"  {attackers_count} attackers: {sent}", flush=True)
+        print(f"  {attackers_count} attackers: {sent}; {told_stalls(watched['stalls'])}", flush=True)
+        for victim in heard.values():
+            longest = heapq.nlargest(LONGEST, victim.pop("pauses"), key=lambda pause: pause[1] - pause[0])
+            victim["whole_pauses_ms"] = [1000 * (end - begin) for begin, end in longest]
+            victim["pauses_ms"] = [1000 * stalls.without(begin, end, watched["stalls"]) for begin, end in longest]
         ground.wait_empty()
         status = ground.daemon.terminate()
         if status != 0:
             problems.append(f"umad ended with {status}")
         return heard, top_rss - start_rss
+
+
+def told_stalls(found):
+    longest = max((end - begin for begin, end in found), default=0)
+    return f"the machine stood still {len(found)} times, for {1000 * longest:.0f} ms at most"
 
 
 def costs(minutes):
@@ -150,16 +166,16 @@ def costs(minutes):
     for number in range(rounds):
         turns.append([beside(attackers_count, minutes / rounds / 2, problems) for attackers_count in (0, COSTS)])
         for kind in VICTIMS:
-            quiet, hurt = (percentile(heard[kind]["first_ms"], 0.99) for heard, _ in turns[-1])
-            print(f"  round {number + 1}, {kind}: {quiet:.1f} ms quiet, {hurt:.1f} ms beside the attackers", flush=True)
+            quiet, hurt = (told_turn(heard[kind]) for heard, _ in turns[-1])
+            print(f"  round {number + 1}, {kind}: {quiet}; beside the attackers {hurt}", flush=True)
     for kind in VICTIMS:
         reports = [[heard[kind] for heard, _ in turn] for turn in turns]
         if not all(report["replies"] for pair in reports for report in pair):
             problems.append(f"{kind} got no reply")
             continue
         # Answers without a stream are computed at a lower priority than streams, and feel a busy machine first.
-        is_stream = bool(reports[0][0]["gaps_ms"])
-        for what, share, bound in (("first_ms", 0.99, 1.5 if is_stream else 2), ("gaps_ms", 1, 2)):
+        is_stream = bool(reports[0][0]["pauses_ms"])
+        for what, share, bound in (("first_ms", 0.99, 1.5 if is_stream else 2), ("pauses_ms", 1, 2)):
             quiet, hurt = (percentile([ms for pair in reports for ms in pair[at][what]], share) for at in (0, 1))
             if quiet > 0:
                 name = "99th percentile of the first piece" if what == "first_ms" else "worst pause"
@@ -172,6 +188,13 @@ def costs(minutes):
     growths = [max(growth for _, growth in side) / arena.MIB for side in zip(*turns)]
     print(f"  memory above the start: {growths[0]:.0f} MiB quiet, {growths[1]:.0f} MiB beside them", flush=True)
     return problems
+
+
+def told_turn(victim):
+    told = f"first piece {percentile(victim['first_ms'], 0.99):.1f} ms"
+    if pauses := victim["pauses_ms"]:
+        told += f", worst pause {max(pauses):.1f} ms ({max(victim['whole_pauses_ms']):.1f} with the machine's own)"
+    return told
 
 
 def check_lives(ground, memory, heard, start_rss, end_rss):
@@ -199,7 +222,7 @@ def tell(account, memory, heard, start_rss, end_rss):
     print(f"  {account.requests_total} requests: {dict(account.requests.most_common())}")
     print(f"  answers: {dict(account.answers.most_common())}")
     for kind, victim in heard.items():
-        gaps, first = victim["gaps_ms"], victim["first_ms"]
+        gaps, first = [1000 * (end - begin) for begin, end in victim["pauses"]], victim["first_ms"]
         print(f"  {kind}: {victim['replies']} replies, {victim['breaks']} interrupted, {victim['waited']} refused for now, "
               f"{len(victim['wrong'])} wrong; worst gap {max(gaps, default=0):.0f} ms (of a stream: median {percentile(gaps, 0.5):.0f}, "
               f"99th percentile {percentile(gaps, 0.99):.0f}), first piece after {max(first, default=0):.0f} ms at most "

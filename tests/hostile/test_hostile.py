@@ -107,9 +107,9 @@ class Hostile(unittest.TestCase):
                 self.assertFalse(thread.is_alive(), "an attacker hangs")
         for kind, victim in heard.items():
             quiet = undisturbed[kind]
-            print(f"\n  {kind}: {victim['replies']} replies, worst gap {max(victim['gaps_ms'], default=0):.0f} ms, first token after "
-                  f"{max(victim['first_ms']):.0f} ms at most; undisturbed {max(quiet['gaps_ms'], default=0):.0f} and "
-                  f"{max(quiet['first_ms']):.0f} ms", end="")
+            worst, worst_quiet = (1000 * max((end - begin for begin, end in each["pauses"]), default=0) for each in (victim, quiet))
+            print(f"\n  {kind}: {victim['replies']} replies, worst gap {worst:.0f} ms, first token after {max(victim['first_ms']):.0f} ms at most; "
+                  f"undisturbed {worst_quiet:.0f} and {max(quiet['first_ms']):.0f} ms", end="")
             self.assertEqual([], victim["wrong"])
             self.assertEqual(0, victim["breaks"])
             self.assertGreater(victim["replies"], 0)

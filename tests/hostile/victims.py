@@ -30,7 +30,7 @@ class Heard:
     breaks: int = 0  # interrupted connections
     waited: int = 0  # temporary refusals, status 503
     wrong: list = dataclasses.field(default_factory=list)
-    gaps_ms: list = dataclasses.field(default_factory=list)  # the longest time between two pieces of each stream
+    pauses: list = dataclasses.field(default_factory=list)  # begin and end of the longest time between two pieces of each stream, in s
     first_ms: list = dataclasses.field(default_factory=list)  # the time until the first piece of each reply
 
 
@@ -98,7 +98,8 @@ class Listener:
             raise self.broken(EOFError("a stream without an end"))
         if times:
             heard.first_ms.append(1000 * (times[0] - began))
-        heard.gaps_ms.append(1000 * max((after - before for before, after in zip(times, times[1:])), default=0))
+        if len(times) > 1:
+            heard.pauses.append(max(zip(times, times[1:]), key=lambda pause: pause[1] - pause[0]))
         return text, last
 
 

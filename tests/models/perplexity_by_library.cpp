@@ -1,5 +1,6 @@
-// perplexity_by_library MODEL < TEXT: prints how likely libllama alone finds the text: the mean of the negative logarithms of its
-// tokens' probabilities, each behind all tokens before it, and their number. Computed in one call, as umad computes a short prompt.
+// perplexity_by_library MODEL < TEXT: prints how likely libllama alone finds the text: the mean of the negative logarithms of
+// its tokens' probabilities, each behind all tokens before it, and their number. Computed in one call, as umad computes a short
+// prompt.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -74,7 +75,8 @@ int main(int argc, char** argv) {
   const auto vocabulary = static_cast<std::size_t>(llama_vocab_n_tokens(vocab));
   double sum = 0;
   for (std::int32_t i = 0; i + 1 < count; ++i) {
-    sum += negative_log_probability({llama_get_logits_ith(context.get(), i), vocabulary}, tokens[static_cast<std::size_t>(i) + 1]);
+    sum +=
+        negative_log_probability({llama_get_logits_ith(context.get(), i), vocabulary}, tokens[static_cast<std::size_t>(i) + 1]);
   }
   std::println("{} {}", sum / (count - 1), count);
   return 0;

@@ -150,8 +150,7 @@ Result<void> print_models(Client& client, Output& output, bool as_json) {
     const boost::json::object& model = value.get_object();
     table.add({text_field(model, "name"), state_of(model), capability_of(model), human_bytes(number_field(model, "bytes")),
                std::to_string(int_field(model, "sequence_tokens_max")), std::to_string(int_field(model, "slots")),
-               std::to_string(int_field(model, "workers")), aliases_of(model), description_of(model),
-               sampling_of(model)});
+               std::to_string(int_field(model, "workers")), aliases_of(model), description_of(model), sampling_of(model)});
   }
   return print(output, table.text());
 }

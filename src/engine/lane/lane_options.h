@@ -17,6 +17,7 @@
 #include "engine/lane/run/encode_image.h"
 #include "kv/state_store.h"
 #include "kv/tier_policy.h"
+#include "llm/model.h"
 #include "sched/bytes_moved.h"
 #include "sched/policy.h"
 

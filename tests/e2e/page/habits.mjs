@@ -172,6 +172,6 @@ export async function edit_given_up(scenario, { model, text }) {
   await tab.say(text);
   await tab.finished(1);
   await tab.questions().first().getByRole('button', { name: 'Edit' }).click();
-  await tab.page.keyboard.press('Escape');
+  await tab.questions().first().getByRole('textbox').press('Escape');
   return tab.until(() => tab.page.evaluate(() => document.activeElement.title), 'the focus on the button');
 }

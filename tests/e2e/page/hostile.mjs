@@ -18,8 +18,9 @@ function harmOf() {
     }
     if (name === 'a' && /^https?:/.test(element.getAttribute('href') ?? '') && !element.rel.includes('noopener')) found.push(`a link that gives this page away: ${element.href}`);
   }
-  // Controls of terminals and of the direction of text must not reach the screen or a screen reader.
-  const invisible = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/;
+  // Controls of terminals and of the direction of text must not reach the screen or a screen reader. U+200E and U+200F may: they say
+  // only to which word a mark between two scripts belongs.
+  const invisible = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/;
   const said = [document.title, document.body.textContent, ...[...document.querySelectorAll('[aria-label], [title], [alt]')].map((each) => `${each.ariaLabel} ${each.title} ${each.alt}`)];
   for (const text of said) {
     const at = text.search(invisible);
