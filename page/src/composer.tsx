@@ -44,7 +44,7 @@ export function Composer({ conversation, model, onSend, children }: Props) {
     const unsent = conversation?.unsent.value;
     if (!unsent) return;
     conversation.unsent.value = null;
-    const parts = unsent.flatMap((item) => ('role' in item ? item.content : []));
+    const parts = unsent.flatMap((item) => ('role' in item && item.role === 'user' ? item.content : []));
     putBack(parts.flatMap((part) => (part.type === 'input_text' ? [part.text] : [])),
       parts.flatMap((part) => (part.type === 'input_image' ? [part.image_url] : [])));
   });

@@ -6,7 +6,7 @@ import { announce, api, connection, goTo, noteFailure, openId, refreshSessions, 
 import { requestFields, settingsOf, keepSettings } from './settings.ts';
 import type { SseEvent } from './sse.ts';
 import { hearTabs, tellTabs } from './tabs.ts';
-import { inputOf, turnsOf, type Turn } from './turns.ts';
+import { toSend, turnsOf, type Turn } from './turns.ts';
 import type { InputItem, Item, Receipt, SessionOptions } from './types.ts';
 
 const kShowMs = 80;
@@ -151,7 +151,7 @@ export class Conversation {
   async takeBack(turn: Turn) {
     const taken: InputItem[] = [];  // What is deleted stands in the field, also where a later deletion fails.
     try {
-      const input = inputOf(turn);
+      const input = toSend(turn.input);
       for (let i = input.length - 1; i >= 0; --i) {
         await api.deleteItem(this.id, turn.input[i]!.id);
         taken.unshift(input[i]!);

@@ -8,7 +8,7 @@ import { ReceiptLine } from './receipt_line.tsx';
 import type { Reply } from './reply.ts';
 import { sessions } from './state.ts';
 import { branchesAt } from './tree.ts';
-import { inputOf, messageOfUser, picturesOf, textOf, type Turn } from './turns.ts';
+import { toSend, messageOfUser, picturesOf, textOf, type Turn } from './turns.ts';
 import type { InputItem, Item } from './types.ts';
 import { Confirm, CopyAction } from './ui.tsx';
 import { visibleCode, visibleText } from './visible_text.ts';
@@ -181,7 +181,7 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
 
   const again = (change: (input: InputItem[]) => InputItem[]) => {
     try {
-      void conversation.branch(turn.turn, change(inputOf(turn)));
+      void conversation.branch(turn.turn, [...toSend(turn.before), ...change(toSend(turn.input))]);
     } catch (error) {
       conversation.problem.value = (error as Error).message;
     }
@@ -190,7 +190,7 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
     isEditing.value = false;
     if (text === null || message?.type !== 'message') return;
     again((input) => {
-      const last = input.findLastIndex((item) => 'role' in item);
+      const last = input.findLastIndex((item) => 'role' in item && item.role === 'user');
       return input.map((item, i) => (i === last ? messageOfUser(text, picturesOf(message.content).filter((each) => each !== null)) : item));
     });
   };
@@ -294,7 +294,7 @@ export function Messages({ conversation }: { conversation: Conversation }) {
   const turns = conversation.turns();
   // A reply that is made again takes the place of the one before.
   const written = conversation.writtenTurn.value;
-  const shown = turns.map((turn) => (turn.turn === written ? { ...turn, output: [] } : turn));
+  const shown = turns.map((turn, i) => (turn.turn === written && i === turns.length - 1 ? { ...turn, output: [] } : turn));
 
   const toEnd = () => {
     isAtEnd.current = true;
@@ -344,7 +344,7 @@ export function Messages({ conversation }: { conversation: Conversation }) {
         )}
         {!conversation.isLoaded.value && conversation.problem.value === '' && <p class="note">Reading the session…</p>}
         {shown.map((turn, i) => (
-          <TurnView key={turn.turn} turn={turn} isLast={i === shown.length - 1} conversation={conversation} />
+          <TurnView key={`${turn.turn}.${turn.part}`} turn={turn} isLast={i === shown.length - 1} conversation={conversation} />
         ))}
         {isBusy && <Tail conversation={conversation} onGrow={follow} />}
         {!isBusy && conversation.lost.value && <Lost reply={conversation.lost.value} />}

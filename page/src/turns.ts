@@ -2,8 +2,11 @@
 import type { ContentPart, InputItem, InputPart, Item } from './types.ts';
 import { pictureData } from './visible_text.ts';
 
+// A turn, or a part of one: items that were added without a reply are one turn, whose questions and replies alternate.
 export interface Turn {
   turn: number;
+  part: number;
+  before: Item[];  // The items of earlier parts.
   system: string[];
   input: Item[];  // Messages of the user and results of tool calls.
   output: Item[];  // Reasoning, text and tool calls of the reply.
@@ -20,14 +23,17 @@ export const picturesOf = (content: Content): (string | null)[] =>
 export function turnsOf(items: readonly Item[]): Turn[] {
   const turns: Turn[] = [];
   for (const item of items) {
+    const isInput = item.type === 'function_call_output' || (item.type === 'message' && item.role === 'user');
     let turn = turns.at(-1);
     if (!turn || turn.turn !== item.uma.turn) {
-      turn = { turn: item.uma.turn, system: [], input: [], output: [] };
+      turn = { turn: item.uma.turn, part: 0, before: [], system: [], input: [], output: [] };
+      turns.push(turn);
+    } else if (isInput && turn.output.length > 0) {
+      turn = { turn: item.uma.turn, part: turn.part + 1, before: [...turn.before, ...turn.input, ...turn.output], system: [], input: [], output: [] };
       turns.push(turn);
     }
     if (item.type === 'message' && (item.role === 'system' || item.role === 'developer')) turn.system.push(textOf(item.content));
-    else if (item.type === 'function_call_output' || (item.type === 'message' && item.role === 'user')) turn.input.push(item);
-    else turn.output.push(item);
+    else (isInput ? turn.input : turn.output).push(item);
   }
   return turns;
 }
@@ -40,15 +46,16 @@ const partsToSend = (content: readonly ContentPart[]): InputPart[] =>
     return { type: 'input_image', image_url: picture };
   });
 
-// The input of a turn, to be sent again. Throws an Error if a picture of it is gone.
-export function inputOf(turn: Turn): InputItem[] {
-  return turn.input.map((item): InputItem => {
+// Items, to be sent again. Throws an Error if a picture of them is gone.
+export function toSend(items: readonly Item[]): InputItem[] {
+  return items.filter((item) => item.type !== 'reasoning').map((item): InputItem => {
     if (item.type === 'function_call_output') {
       const output = typeof item.output === 'string' ? item.output : partsToSend(item.output);
       return { type: 'function_call_output', call_id: item.call_id, output };
     }
+    if (item.type === 'function_call') return { type: 'function_call', call_id: item.call_id, name: item.name, arguments: item.arguments };
     if (item.type !== 'message') throw new Error('This input cannot be sent again.');
-    return { role: 'user', content: partsToSend(item.content) };
+    return item.role === 'assistant' ? { role: 'assistant', content: textOf(item.content) } : { role: 'user', content: partsToSend(item.content) };
   });
 }
 

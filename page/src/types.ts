@@ -123,6 +123,8 @@ export type InputPart = { type: 'input_text'; text: string } | { type: 'input_im
 // An input of the user: a text with pictures as data: URIs, or the result of a tool call.
 export type InputItem =
   | { role: 'user'; content: InputPart[] }
+  | { role: 'assistant'; content: string }
+  | { type: 'function_call'; call_id: string; name: string; arguments: string }
   | { type: 'function_call_output'; call_id: string; output: string | InputPart[] };
 
 export interface SessionOptions {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { clipped } from '../src/api.ts';
 import { requestFields } from '../src/settings.ts';
-import { asMarkdown, inputOf, messageOfUser, turnsOf } from '../src/turns.ts';
+import { asMarkdown, messageOfUser, toSend, turnsOf } from '../src/turns.ts';
 import type { Item } from '../src/types.ts';
 
 test('settings become the fields of a request', () => {
@@ -30,24 +30,32 @@ test('items become turns', () => {
     message(1, 0, 'user', 'V'), call, output, message(2, 1, 'assistant', 'B')]);
   assert.deepEqual(turns.map(({ turn, system, input, output: reply }) => [turn, system, input.length, reply.length]),
     [[0, ['S'], 1, 1], [1, [], 1, 1], [2, [], 1, 1]]);
-  assert.deepEqual(inputOf(turns[0]!), [messageOfUser('U', [])]);
-  assert.deepEqual(inputOf(turns[2]!), [{ type: 'function_call_output', call_id: 'c', output: 'rain' }]);
+  assert.deepEqual(toSend(turns[0]!.input), [messageOfUser('U', [])]);
+  assert.deepEqual(toSend(turns[2]!.input), [{ type: 'function_call_output', call_id: 'c', output: 'rain' }]);
   const file = asMarkdown('T', turns);
   for (const part of ['# T', '## System\n\nS', '## You\n\nU', 'Calls `weather`', 'rain', 'B']) assert.ok(file.includes(part), part);
+});
+
+test('questions and replies that were added alternate', () => {
+  const items = [message(0, 0, 'user', 'U'), message(0, 1, 'assistant', 'A'), message(0, 2, 'user', 'V'), message(0, 3, 'assistant', 'B')];
+  const turns = turnsOf(items);
+  assert.deepEqual(turns.map(({ turn, part, before, input, output }) => [turn, part, before, input, output]),
+    [[0, 0, [], [items[0]], [items[1]]], [0, 1, [items[0], items[1]], [items[2]], [items[3]]]]);
+  assert.deepEqual(toSend(turns[1]!.before), [messageOfUser('U', []), { role: 'assistant', content: 'A' }]);
 });
 
 test('a picture in the result of a tool is sent again', () => {
   const address = 'data:image/png;base64,AAAA';
   const parts = [{ type: 'input_text', text: 'seen' }, { type: 'input_image', image_url: address }];
   const turns = turnsOf([{ type: 'function_call_output', id: `fco_${kId}_0_0`, uma: { turn: 0 }, call_id: 'c', output: parts }]);
-  assert.deepEqual(inputOf(turns[0]!), [{ type: 'function_call_output', call_id: 'c', output: parts }]);
+  assert.deepEqual(toSend(turns[0]!.input), [{ type: 'function_call_output', call_id: 'c', output: parts }]);
   const file = asMarkdown('T', turns);
   for (const part of ['[picture]', 'seen']) assert.ok(file.includes(part), part);
 });
 
 test('a picture that is gone cannot be sent again', () => {
   const [turn] = turnsOf([{ type: 'message', id: `msg_${kId}_0_0`, uma: { turn: 0 }, role: 'user', content: [{ type: 'input_image', image_url: null }] }]);
-  assert.throws(() => inputOf(turn!), /not here any more/);
+  assert.throws(() => toSend(turn!.input), /not here any more/);
 });
 
 test('a title is cut between characters', () => {
