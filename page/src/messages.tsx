@@ -298,19 +298,27 @@ export function Messages({ conversation }: { conversation: Conversation }) {
 
   const toEnd = () => {
     isAtEnd.current = true;
-    if (box.current) box.current.scrollTop = box.current.scrollHeight;
+    if (box.current === null) return;
+    box.current.scrollTop = box.current.scrollHeight;
+    top.current = box.current.scrollTop;
   };
   useLayoutEffect(() => {
     isAtEnd.current = true;
+    top.current = 0;
     anchor.current = null;
   }, [conversation]);
-  const offerTheEnd = () => {
+  // Who scrolls up, however little, is not pulled back.
+  const note = () => {
     const element = box.current;
-    canJump.value = element !== null && !isAtEnd.current && restOf(element) > kNearPx;
+    if (element === null) return;  // The event came after the conversation had gone.
+    if (restOf(element) <= kEndPx) isAtEnd.current = true;
+    else if (element.scrollTop < top.current) isAtEnd.current = false;
+    top.current = element.scrollTop;
+    canJump.value = !isAtEnd.current && restOf(element) > kNearPx;
   };
   const follow = () => {
+    note();  // The event of a movement may come after the text that follows it.
     if (isAtEnd.current) toEnd();
-    else offerTheEnd();  // A text that grows below what is read scrolls nothing.
   };
   useLayoutEffect(() => {
     const before = anchor.current;
@@ -321,15 +329,6 @@ export function Messages({ conversation }: { conversation: Conversation }) {
       follow();
     }
   }, [conversation, items, isBusy]);
-  // Who scrolls up, however little, is not pulled back.
-  const note = () => {
-    const element = box.current;
-    if (element === null) return;  // The event came after the conversation had gone.
-    if (restOf(element) <= kEndPx) isAtEnd.current = true;
-    else if (element.scrollTop < top.current) isAtEnd.current = false;
-    top.current = element.scrollTop;
-    offerTheEnd();
-  };
   const loadEarlier = () => {
     const element = box.current!;
     anchor.current = { first: items[0]?.id, fromEnd: element.scrollHeight - element.scrollTop };
