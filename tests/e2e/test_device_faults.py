@@ -249,7 +249,8 @@ class Lost(Faulty):
         before = self.client.call(type="embed_image", data=vision.data_of(vision.GRAD))["embeddings"]
         self.faults.order("lose")
         answer = self.client.call(type="embed_image", data=vision.data_of(vision.RED))
-        self.assertEqual(("error", "E_RUNTIME_001"), (answer["event"], answer["code"]), answer)
+        # The lane may have noticed first, for example by a measurement while it was idle; then the encoder is on the processor already.
+        self.assertIn((answer["event"], answer.get("code")), {("error", "E_RUNTIME_001"), ("embedding", None)}, answer)
         after = self.client.call(type="embed_image", data=vision.data_of(vision.GRAD))["embeddings"]
         self.assertGreater(sum(a * b for a, b in zip(before[0], after[0])), 0.99)
         self.assert_says(PROMPT)
