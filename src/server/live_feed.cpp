@@ -151,8 +151,9 @@ void LiveFeed::take_turn(const Turn& turn) {
     calls_left_out_ = 0;
   }
   if (!turn.samples && !turn.adds_point) return;
-  wire::LiveState state{
-      .moment = {.at = turn.now, .unix_ms = unix_ms_now()}, .metrics = service_.metrics(), .activity = {}, .models = {}};
+  // After the calls were read, so that none of them begins after the snapshot.
+  const wire::LiveMoment moment{.at = clock_.now(), .unix_ms = unix_ms_now()};
+  wire::LiveState state{.moment = moment, .metrics = service_.metrics(), .activity = {}, .models = {}};
   if (turn.adds_point) {
     const MutexLock lock(mutex_);
     history_.add(turn.now, state.moment.unix_ms, state.metrics, std::exchange(pause_ms_, std::nullopt));
