@@ -4,7 +4,8 @@
   tests/report.py FOLDER
 
 FOLDER has the file `parts`, with a line "RESULT SECONDS NAME" for each part, and for some parts the file of their tests: NAME.xml of
-ctest, or NAME.json of tests/e2e/run.py. A part without such a file counts as one test. The exit status is 1 if anything failed.
+ctest, or NAME.json of tests/e2e/run.py. A part without such a file counts as one test; if it failed, the end of its output, NAME.log, is
+shown. The exit status is 1 if anything failed.
 """
 
 import collections
@@ -44,6 +45,10 @@ def of_end_to_end(path):
     return Tests(found["passed"], found["failures"], found["skipped"], found["times"])
 
 
+def end_of_output(path, lines=15):
+    return path.read_text(errors="replace").splitlines()[-lines:] if path.exists() else []
+
+
 def tests_of(folder, name, result):
     if (folder / f"{name}.xml").exists():
         tests = of_ctest(folder / f"{name}.xml")
@@ -52,7 +57,7 @@ def tests_of(folder, name, result):
     else:
         tests = Tests(passed=int(result == "ok"))
     if result == "FAILED" and not tests.failures:
-        tests.failures.append(name)
+        tests.failures.append("\n          ".join([name, *end_of_output(folder / f"{name}.log")]))
     return tests
 
 

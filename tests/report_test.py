@@ -37,6 +37,8 @@ class Report(unittest.TestCase):
         self.assertTrue(is_well)
         self.assertEqual("ok         12 s  build: 1 passed, 0 failed, 0 skipped", lines[0])
         self.assertEqual(["           15 s  in all", "2 passed, 0 failed, 0 skipped"], lines[-2:])
+        lines, is_well = self.report(["FAILED 12 lint"], lint_log="shell\nscript/test: quote this\n")
+        self.assertEqual(["FAILED  lint\n          shell\n          script/test: quote this", "0 passed, 1 failed, 0 skipped"], lines[-2:])
         lines, is_well = self.report(["FAILED 12 the build"])
         self.assertFalse(is_well)
         self.assertEqual(["FAILED  the build", "0 passed, 1 failed, 0 skipped"], lines[-2:])
