@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -44,6 +45,16 @@ Number number_at(std::span<const std::byte> bytes, std::size_t at) {
   return number;
 }
 
+// ggml's quantized types: blocks of 32 numbers with a scale and maybe a least number, both f16, and 4, 5 or 8 bits for each
+// number.
+struct Block {
+  std::size_t bytes;
+  bool has_least;
+};
+const std::map<std::int32_t, Block> kBlocks = {
+    {2, {18, false}}, {3, {20, true}}, {6, {22, false}}, {7, {24, true}}, {8, {34, false}},
+};
+
 bool are_numbers_finite(std::span<const std::byte> bytes, std::int32_t type) {
   for (std::size_t at = 0; at < bytes.size();) {
     float number = 0;
@@ -57,9 +68,10 @@ bool are_numbers_finite(std::span<const std::byte> bytes, std::int32_t type) {
       const std::uint32_t bits = std::uint32_t{number_at<std::uint16_t>(bytes, at)} << 16;
       std::memcpy(&number, &bits, sizeof number);
       at += 2;
-    } else if (type == 8) {
+    } else if (const auto block = kBlocks.find(type); block != kBlocks.end()) {
       number = as_float(number_at<std::uint16_t>(bytes, at));
-      at += 34;
+      if (block->second.has_least && !std::isfinite(as_float(number_at<std::uint16_t>(bytes, at + 2)))) return false;
+      at += block->second.bytes;
     } else {
       return false;
     }
