@@ -162,6 +162,7 @@ class Victim(threading.Thread):
                 said = self.persist(kept)
                 if said is not None:
                     break
+                time.sleep(0.1)
         self.heard.replies += 1
         wanted = self.wanted.setdefault((script, number), said)
         if not self.equals(wanted, said):

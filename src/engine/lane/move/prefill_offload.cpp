@@ -37,9 +37,26 @@ bool PrefillOffload::is_long(const sched::SequenceView& view, double stay_ms) co
   const bool may_share = !view.is_background && !planner_.someone_decodes();
   if (pending <= sched::kFastChunk && (ms == 0 || may_share)) return false;
   if (ms == 0) return true;
+  if (planner_.someone_decodes() && longest_image_ms(sequence, view.cached_tokens) > stay_ms / 4) return true;
   // The cached beginning moves to the prefill context. The rest moves back, or the whole prompt if states have no pieces.
   const std::int32_t moved = pending + (parts_.shape().knows_pieces() ? 1 : 2) * view.cached_tokens;
   return ms > stay_ms + parts_.costs.transfer.move_ms(static_cast<std::size_t>(moved) * parts_.shape().kv_bytes_per_token);
+}
+
+// The longest call for an image behind so many tokens, in ms. No tick can divide it, and on a busy machine it takes twice as
+// long.
+double PrefillOffload::longest_image_ms(const Sequence& sequence, std::int32_t cached) const {
+  double longest_ms = 0;
+  for (const image::ImageRun& run : sequence.job.images) {
+    if (!run.encoded) continue;  // It is cached.
+    const std::int32_t rows_max = image::call_rows_max(*run.encoded, parts_.shape());
+    for (std::int32_t at = std::max(run.begin, cached); at < run.end();) {
+      const std::int32_t end = image::call_end(run, at, rows_max);
+      longest_ms = std::max(longest_ms, parts_.costs.step_model.prefill_ms(end - at, at));
+      at = end;
+    }
+  }
+  return longest_ms;
 }
 
 // The end of the part of the chain that a prefill context of so many cells can compute. It cuts no image.

@@ -20,13 +20,15 @@ class PrefillOffload {
       : parts_(parts), planner_(planner), preemption_(preemption), runner_(runner), cores_(cores), prefill_(prefill) {}
 
   // Offloads the prompts among the planner's views that would delay the streams beside them, or, if there are no streams, later
-  // requests; but not prompts whose state takes as long to move. A prompt with cached tokens leaves when its slot is saved.
+  // requests; but not prompts whose state takes as long to move. An image leaves sooner, since its rows are one call. A prompt
+  // with cached tokens leaves when its slot is saved.
   void offload_long_prompts();
   // Takes a report of the prefill lane about a part of a prompt or its end.
   void accept(PrefillReport report);
 
  private:
   [[nodiscard]] bool is_long(const sched::SequenceView& view, double stay_ms) const;
+  [[nodiscard]] double longest_image_ms(const Sequence& sequence, std::int32_t cached) const;
   [[nodiscard]] std::int32_t end_of_offload(const Sequence& sequence, std::int32_t cells) const;
   [[nodiscard]] bool offload(Sequence& sequence);
   void accept_prompt(Sequence& sequence, PrefillReport report);

@@ -3,12 +3,17 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "engine/lane/lane_test_support.h"
+#include "llm/media/image_tokens.h"
+#include "testing/fake_model.h"
 
 namespace uma::engine {
 namespace {
@@ -95,6 +100,36 @@ TEST_F(PrefillOffloadTest, ALongPromptIsComputedBesideAStream) {
   EXPECT_EQ(sinks_[2]->tokens, expected(kLong, 6));
   EXPECT_EQ(lane_->stats().handover.count(), 1u);
   EXPECT_EQ(context_->sequence_length(1), 0) << "one-shot requests leave nothing behind";
+}
+
+TEST_F(PrefillOffloadTest, AnImageLeavesSoonerThanATextOfItsLength) {
+  LaneOptions options = split();
+  options.target_tbt_ms = 10;  // The image takes 6 ms: a text that takes as long is divided.
+  make_both({.cells = 800, .sequences = 4}, options);
+  start_stream(1, 60);
+  post(job(2, std::string(60, 'x'), 2));
+  run_both();
+  EXPECT_EQ(lane_->stats().handover.count(), 0u);
+
+  constexpr std::int32_t kRows = 60;
+  image::EncodedImage encoded{.rows = {}, .row_width = 1, .pieces_end = {kRows}, .is_causal = false};
+  GenerationJob with_image = job(3, "look", 2);
+  for (std::int32_t i = 0; i < kRows; ++i) {
+    with_image.tokens.push_back(llm::kImageTokensBegin + i);
+    encoded.rows.push_back(testing::fake_row_value(with_image.tokens.back()));
+  }
+  const std::vector<Token> question = fake_tokens("which?");
+  with_image.tokens.insert(with_image.tokens.end(), question.begin(), question.end());
+  with_image.images.push_back({.image = "img",
+                               .begin = 4,
+                               .count = kRows,
+                               .first_row = 0,
+                               .encoded = std::make_shared<const image::EncodedImage>(encoded)});
+  start_stream(4, 60);
+  post(std::move(with_image));
+  run_both();
+  EXPECT_EQ(lane_->stats().handover.count(), 1u);
+  EXPECT_EQ(sinks_[3]->tokens.size(), 2u);
 }
 
 TEST_F(PrefillOffloadTest, ShortPromptsThatComeTogetherStayInTheLaneHoweverSlowItIs) {
