@@ -88,8 +88,9 @@ def search(options):
     build(folder, options.names)
     seconds = max(1, round(options.seconds if options.seconds is not None else 60 * options.minutes))
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        findings = sum(pool.map(lambda name: run(folder, folder / "found", name, seconds, options.fresh), options.names))
-    print(f"fuzz: {len(options.names)} fuzzers, {findings} with findings")
+        has_found = pool.map(lambda name: run(folder, folder / "found", name, seconds, options.fresh), options.names)
+        findings = [name for name, found in zip(options.names, has_found) if found]
+    print(f"fuzz: {len(options.names)} fuzzers, {len(findings)} with findings", *findings)
     return 1 if findings else 0
 
 

@@ -30,30 +30,31 @@ void PrefillOffload::offload_long_prompts() {
 // Whether the prompt takes longer than `stay_ms`; a shorter one is computed in the lane's own context.
 bool PrefillOffload::is_long(const sched::SequenceView& view, double stay_ms) const {
   const Sequence& sequence = parts_.sequences.at(view.index);
-  const std::int32_t pending = end_of_offload(sequence, prefill_->cells_max()) - view.cached_tokens;
+  const std::int32_t end = end_of_offload(sequence, prefill_->cells_max());
+  const std::int32_t pending = end - view.cached_tokens;
   if (view.decodes || pending < sched::kPrefillChunkMin || sequence.offload_disabled || !sequence.has_rows) return false;
   const double ms = parts_.costs.step_model.prefill_ms(pending, view.cached_tokens);
   // Short prompts that come together share a call of the lane (docs/decisions/0067).
   const bool may_share = !view.is_background && !planner_.someone_decodes();
   if (pending <= sched::kFastChunk && (ms == 0 || may_share)) return false;
   if (ms == 0) return true;
-  if (planner_.someone_decodes() && longest_image_ms(sequence, view.cached_tokens) > stay_ms / 4) return true;
+  // A text may stay for two ticks. No tick can divide the call for an image, and on a busy machine it takes twice as long.
+  if (planner_.someone_decodes() && longest_image_ms(sequence, view.cached_tokens, end) > stay_ms / 4) return true;
   // The cached beginning moves to the prefill context. The rest moves back, or the whole prompt if states have no pieces.
   const std::int32_t moved = pending + (parts_.shape().knows_pieces() ? 1 : 2) * view.cached_tokens;
   return ms > stay_ms + parts_.costs.transfer.move_ms(static_cast<std::size_t>(moved) * parts_.shape().kv_bytes_per_token);
 }
 
-// The longest call for an image behind so many tokens, in ms. No tick can divide it, and on a busy machine it takes twice as
-// long.
-double PrefillOffload::longest_image_ms(const Sequence& sequence, std::int32_t cached) const {
+// The longest call for an image among the tokens [cached, end), in ms.
+double PrefillOffload::longest_image_ms(const Sequence& sequence, std::int32_t cached, std::int32_t end) const {
   double longest_ms = 0;
   for (const image::ImageRun& run : sequence.job.images) {
-    if (!run.encoded) continue;  // It is cached.
+    if (!run.encoded || run.end() > end) continue;  // One without an encoding is cached.
     const std::int32_t rows_max = image::call_rows_max(*run.encoded, parts_.shape());
     for (std::int32_t at = std::max(run.begin, cached); at < run.end();) {
-      const std::int32_t end = image::call_end(run, at, rows_max);
-      longest_ms = std::max(longest_ms, parts_.costs.step_model.prefill_ms(end - at, at));
-      at = end;
+      const std::int32_t next = image::call_end(run, at, rows_max);
+      longest_ms = std::max(longest_ms, parts_.costs.step_model.prefill_ms(next - at, at));
+      at = next;
     }
   }
   return longest_ms;

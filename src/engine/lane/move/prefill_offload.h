@@ -28,7 +28,7 @@ class PrefillOffload {
 
  private:
   [[nodiscard]] bool is_long(const sched::SequenceView& view, double stay_ms) const;
-  [[nodiscard]] double longest_image_ms(const Sequence& sequence, std::int32_t cached) const;
+  [[nodiscard]] double longest_image_ms(const Sequence& sequence, std::int32_t cached, std::int32_t end) const;
   [[nodiscard]] std::int32_t end_of_offload(const Sequence& sequence, std::int32_t cells) const;
   [[nodiscard]] bool offload(Sequence& sequence);
   void accept_prompt(Sequence& sequence, PrefillReport report);
