@@ -277,18 +277,8 @@ void Lane::run(const ForgetCommand& command) {
   if (options_.store != nullptr) options_.store->forget(command.session);  // A write may have begun since the router did so.
 }
 
-void Lane::run(SaveCommand& command) {
-  run_noting([&] {
-    const auto slot = slots_.find_of(command.session);
-    if (slot && !slots_[*slot].is_running && !slots_[*slot].is_empty()) eviction_.store(*slot);
-  });
-  command.then();
-}
-
 void Lane::run(CopyCommand& command) {
-  const auto slot = slots_.find_of(command.session);
-  if (!slot || slots_[*slot].is_running || slots_[*slot].is_empty()) return command.then();
-  eviction_.begin_copy(*slot, std::move(command.then));
+  eviction_.copy(std::move(command));
 }
 
 void Lane::run(PrefillReport& report) {

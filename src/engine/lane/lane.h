@@ -119,7 +119,6 @@ class Lane {
   void run(StartCommand& command);
   void run(const CancelCommand& command);
   void run(const ForgetCommand& command);
-  void run(SaveCommand& command);
   void run(CopyCommand& command);
   void run(CopyPrefixCommand& command) { prefix_copy_.begin(std::move(command)); }
   void run(PrefillReport& report);

@@ -29,15 +29,11 @@ struct CancelCommand {
 struct ForgetCommand {
   SessionId session;
 };
-// Copies the session's cells to the store, unless a reply is in progress in them; then calls `then`.
-struct SaveCommand {
-  SessionId session;
-  MoveOnlyFunction<void()> then;
-};
-// Copies the session's cells to the store piece by piece, beside the streams, if there is memory for it without evicting others
-// for good, and unless a reply begins in them meanwhile; then calls `then`.
+// Copies the session's cells to the store piece by piece, beside the streams, if there is memory for it or `how` finds some,
+// and unless a reply begins in them meanwhile; then calls `then`.
 struct CopyCommand {
   SessionId session;
+  kv::GiveWay how = kv::GiveWay::by_disk;
   MoveOnlyFunction<void()> then;
 };
 // Copies the KV of these tokens, which prompts in the lane begin with, to the store as a state of `owner`
@@ -59,7 +55,7 @@ struct WrittenReport {
   std::uint64_t id = 0;
   bool is_written = false;
 };
-using LaneCommand = std::variant<StartCommand, CancelCommand, ForgetCommand, SaveCommand, CopyCommand, CopyPrefixCommand,
-                                 PrefillReport, FetchReport, EncodedReport, WrittenReport>;
+using LaneCommand = std::variant<StartCommand, CancelCommand, ForgetCommand, CopyCommand, CopyPrefixCommand, PrefillReport,
+                                 FetchReport, EncodedReport, WrittenReport>;
 
 }  // namespace uma::engine

@@ -169,7 +169,7 @@ TEST_F(LostModel, StoredStatesStay) {
   ASSERT_NO_FATAL_FAILURE(begin_session());
   bool was_saved = false;
   const SessionId id = wait_for(sessions().get(kTenant, "s")).value().info.id;
-  lane_of_.at("a")->post(SaveCommand{id, [&] { was_saved = true; }});
+  lane_of_.at("a")->post(CopyCommand{id, kv::GiveWay::at_once, [&] { was_saved = true; }});
   settle();
   ASSERT_TRUE(was_saved);
   lost_ = true;

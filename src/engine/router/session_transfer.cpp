@@ -28,7 +28,7 @@ Task<Expected<ExportedSession>> SessionTransfer::export_session(TenantId tenant,
     // KV in a slot is stored first, as in an eviction.
     if (lane.holds(record->id)) {
       (void)co_await parts_.tasks.ask<Unit>([&](Promise<Unit> reply) {
-        lane.post(SaveCommand{record->id, [reply = std::move(reply)]() mutable { reply(Unit{}); }});
+        lane.post(CopyCommand{record->id, kv::GiveWay::at_once, [reply = std::move(reply)]() mutable { reply(Unit{}); }});
       });
     }
     auto kv = co_await export_kv(*lease, *record);

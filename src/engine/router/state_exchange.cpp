@@ -49,9 +49,10 @@ Task<> StateExchange::publish_now(SessionId session, Lane* lane, bool is_wanted,
   const TimePoint until = clock_.now() + (is_wanted ? kv::kHandOverMax : kPublishMax);
   bool is_in_time = true;
   if (lane != nullptr && lane->holds(session)) {
-    is_in_time = (co_await tasks_.ask_until<Unit>(until, [&](Promise<Unit> copied) {
-                   lane->post(CopyCommand{session, [copied = std::move(copied)]() mutable { copied(Unit{}); }});
-                 })).has_value();
+    is_in_time =
+        (co_await tasks_.ask_until<Unit>(until, [&](Promise<Unit> copied) {
+          lane->post(CopyCommand{session, kv::GiveWay::by_disk, [copied = std::move(copied)]() mutable { copied(Unit{}); }});
+        })).has_value();
   }
   const auto urgency = is_wanted ? kv::SharedWriter::Urgency::soon : kv::SharedWriter::Urgency::when_idle;
   if (is_in_time) {  // Otherwise the session may be another daemon's now.

@@ -420,7 +420,7 @@ TEST_F(PrefillOffloadTest, AStoredStateGivesWayToAPrompt) {
   options.store = &store;
   make_both({.cells = 3200, .sequences = 4, .unified = true}, std::move(options));
   (void)run_conversation("s", 1);
-  lane_->post(SaveCommand{SessionId{"s"}, [] {}});
+  lane_->post(CopyCommand{SessionId{"s"}, kv::GiveWay::at_once, [] {}});
   lane_->step();
   ASSERT_EQ(store.states_of({"s"}).tier, Tier::warm);
   const std::uint64_t bytes = store.pool().bytes_reserved() + 1000;

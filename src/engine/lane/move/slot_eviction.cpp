@@ -94,7 +94,9 @@ void SlotEviction::report_not_stored(std::size_t index) {
   parts_.options.store->note_dropped();
 }
 
-bool SlotEviction::store_by_disk(std::size_t index, std::size_t staying) {
+bool SlotEviction::store_by_disk(std::size_t index, Then then, std::size_t staying) {
+  if (stored_ == seen(index)) return true;
+  if (waits_for_pieces(index, then, staying)) return false;
   const Slot& slot = parts_.slots[index];
   if (slot.owner.session.empty() || !is_worth_storing(slot)) {
     store(index, staying);
@@ -164,38 +166,50 @@ std::optional<std::size_t> SlotEviction::find_idle(std::size_t tokens) const {
 }
 
 bool SlotEviction::begin_store(std::size_t index) {
-  return begin_saving(index);
+  return has_place_for(index) && begin_saving(index, Then::frees, kv::GiveWay::by_disk);
 }
 
-void SlotEviction::begin_copy(std::size_t index, MoveOnlyFunction<void()> then) {
-  if (storing_ && storing_->slot == index && storing_->then) {
-    storing_->then = [first = std::move(storing_->then), second = std::move(then)]() mutable {
-      run_noting(first);
-      second();
-    };
-    return;
+void SlotEviction::begin_copies() {
+  while (!storing_ && !copies_.empty()) {
+    CopyCommand next = std::move(copies_.front());
+    copies_.pop_front();
+    if (begin_copy(next)) {
+      storing_->copy = std::move(next);
+    } else {
+      run_noting(next.then);
+    }
   }
-  if (parts_.options.store == nullptr || !is_worth_storing(parts_.slots[index]) || !begin_saving(index)) return then();
-  storing_->then = std::move(then);
 }
 
-bool SlotEviction::begin_saving(std::size_t index) {
+bool SlotEviction::begin_copy(const CopyCommand& command) {
+  const auto slot = parts_.slots.find_of(command.session);
+  if (!slot || parts_.slots[*slot].is_running || parts_.slots[*slot].is_empty()) return false;
+  if (parts_.options.store == nullptr || !is_worth_storing(parts_.slots[*slot])) return false;
+  if (command.how == kv::GiveWay::by_disk && !has_place_for(*slot)) return false;
+  return begin_saving(*slot, Then::stays, command.how);
+}
+
+bool SlotEviction::has_place_for(std::size_t index) const {
   const Slot& slot = parts_.slots[index];
   const std::uint64_t bytes = state_reservation_bytes(parts_.context, static_cast<std::int32_t>(index));
-  if (!parts_.options.store->has_place_for(slot.owner.tenant, bytes, parts_.keep_of(size_of(slot.tokens), bytes))) return false;
-  auto reserved = reserve(index, kv::GiveWay::by_disk);
+  return parts_.options.store->has_place_for(slot.owner.tenant, bytes, parts_.keep_of(size_of(slot.tokens), bytes));
+}
+
+bool SlotEviction::begin_saving(std::size_t index, Then then, kv::GiveWay how) {
+  const Slot& slot = parts_.slots[index];
+  auto reserved = reserve(index, how);
   if (!reserved) return false;
-  storing_ = Storing{.slot = index,
-                     .uses = slot.uses,
-                     .last_used = slot.last_used,
-                     .session = slot.owner.session,
+  storing_ = Storing{.slot = seen(index),
+                     .then = then,
                      .save = SequenceSave(parts_.context, slot.tokens, slot.adapters, std::move(*reserved))};
   return true;
 }
 
 void SlotEviction::continue_store(TimePoint until) {
-  if (!is_same(*storing_)) return give_up_store();
-  const std::size_t index = storing_->slot;
+  begin_copies();
+  if (!storing_) return;
+  if (!is_same()) return give_up_store();
+  const std::size_t index = storing_->slot.index;
   const Slot& slot = parts_.slots[index];
   if (const auto saved = parts_.save_pieces(storing_->save, index, until); !saved) {
     log_warning("lane {}: the idle slot {} stays in the context: {}", parts_.options.index, index, saved.error().message);
@@ -204,23 +218,41 @@ void SlotEviction::continue_store(TimePoint until) {
   }
   if (!storing_->save.is_complete()) return;
   log_debug("lane {}: {} tokens of the idle slot {} are in the store", parts_.options.index, slot.tokens.size(), index);
-  kv::Snapshot snapshot = storing_->save.take(parts_.states.pool());
-  MoveOnlyFunction<void()> then = std::move(storing_->then);
+  Storing ended = std::move(*storing_);
   storing_.reset();
+  kv::Snapshot snapshot = ended.save.take(parts_.states.pool());
   const kv::Keep keep = parts_.keep_of(size_of(slot.tokens), snapshot.bytes());
   parts_.options.store->put(slot.owner, std::move(snapshot), keep);
-  if (then) return then();
-  parts_.slots.clear(index);
-  end_wait();
-  parts_.stats().idle_stored_total.add();
+  if (ended.copy) {
+    run_noting(ended.copy->then);
+    end_copies([&](const CopyCommand& each) { return each.session == ended.slot.session; });
+  } else if (ended.then == Then::stays) {
+    stored_ = ended.slot;
+  } else {
+    parts_.slots.clear(index);
+    end_wait();
+    parts_.stats().idle_stored_total.add();
+  }
+  begin_copies();  // Before a request that waits begins the next one.
+}
+
+void SlotEviction::end_copies(const std::function<bool(const CopyCommand&)>& which) {
+  for (CopyCommand& each : std::exchange(copies_, {})) {
+    which(each) ? run_noting(each.then) : copies_.push_back(std::move(each));
+  }
+}
+
+void SlotEviction::give_up() {
+  give_up_store();
+  end_copies([](const CopyCommand&) { return true; });
 }
 
 void SlotEviction::give_up_store() {
   if (!storing_) return;
   (void)storing_->save.give_up(parts_.states.pool());
-  MoveOnlyFunction<void()> then = std::move(storing_->then);
+  std::optional<CopyCommand> copy = std::move(storing_->copy);
   storing_.reset();
-  if (then) run_noting(then);
+  if (copy) run_noting(copy->then);
 }
 
 std::optional<std::size_t> SlotEviction::least_valuable_slot(std::size_t reused, std::size_t kept) const {
@@ -237,38 +269,40 @@ std::optional<std::size_t> SlotEviction::least_valuable_slot(std::size_t reused,
   return least == nullptr ? std::nullopt : std::optional<std::size_t>(least->id);
 }
 
-bool SlotEviction::is_same(const Storing& storing) const {
-  const Slot& slot = parts_.slots[storing.slot];
-  return !slot.is_running && slot.uses == storing.uses && slot.last_used == storing.last_used &&
-         slot.owner.session == storing.session && slot.tokens.size() == storing.save.tokens_count();
+SlotEviction::Seen SlotEviction::seen(std::size_t index) const {
+  const Slot& slot = parts_.slots[index];
+  return {.index = index,
+          .uses = slot.uses,
+          .last_used = slot.last_used,
+          .session = slot.owner.session,
+          .tokens_count = slot.tokens.size()};
 }
 
-bool SlotEviction::is_saving(std::size_t index) const {
-  return storing_ && storing_->slot == index && !storing_->then && is_same(*storing_);
+bool SlotEviction::is_same() const {
+  return !parts_.slots[storing_->slot.index].is_running && seen(storing_->slot.index) == storing_->slot;
 }
 
-// Interactive streams do not wait for a whole state: it is saved piece by piece before its slot is freed.
-bool SlotEviction::waits_for_pieces(std::size_t index, std::size_t staying) {
-  const bool may_begin = !pieces_failed_ && parts_.shape().knows_pieces() && parts_.sequences.someone_streams();
-  const auto begins = [&] { return may_begin && is_worth_storing(parts_.slots[index], staying) && begin_saving(index); };
-  if (!is_saving(index) && !begins()) return false;
-  if (wanted_since_ == kNever) wanted_since_ = parts_.clock.now();
+// Interactive streams do not wait for a whole state: it is saved piece by piece. A request never ends a copy, which would have
+// to begin again.
+bool SlotEviction::waits_for_pieces(std::size_t index, Then then, std::size_t staying) {
+  if (storing_ && !is_same()) give_up_store();
+  if (storing_ && storing_->slot.index == index && !storing_->copy) {
+    storing_->then = then;
+  } else if (!is_worth_storing(parts_.slots[index], staying)) {
+    return false;
+  } else if (!storing_ || !storing_->copy) {
+    const bool is_divided = !pieces_failed_ && parts_.shape().knows_pieces() && parts_.sequences.someone_streams();
+    if (!is_divided || (!storing_ && !begin_saving(index, then, kv::GiveWay::by_disk))) return false;
+  }
   is_waiting_ = true;
   return true;
 }
 
 bool SlotEviction::evict(std::size_t index, kv::GiveWay how) {
-  const bool is_over_time = wanted_since_ != kNever && parts_.clock.now() >= wanted_since_ + from_ms(kWaitMaxMs);
-  if (how == kv::GiveWay::by_disk && is_over_time && is_saving(index)) {
-    continue_store(kNever);
-    if (parts_.slots[index].is_empty()) return true;
-  }
   const std::size_t shared = parts_.slots[index].tokens.size() - parts_.slots.tokens_alone(index);
   if (how == kv::GiveWay::at_once) {
     store(index, shared);
-  } else if (!is_over_time && waits_for_pieces(index, shared)) {
-    return false;
-  } else if (!store_by_disk(index, shared)) {
+  } else if (!store_by_disk(index, Then::frees, shared)) {
     return false;
   }
   parts_.slots.clear(index);

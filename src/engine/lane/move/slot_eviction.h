@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <span>
@@ -10,6 +12,7 @@
 #include "base/clock.h"
 #include "base/move_only_function.h"
 #include "core/ids.h"
+#include "engine/lane/lane_command.h"
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/move/state_transfer.h"
 #include "kv/state_store.h"
@@ -23,9 +26,11 @@ class SlotEviction {
   // Copies the slot's state to the store, if it is worth storing and memory is free. Its first `staying` tokens stay in the
   // context.
   void store(std::size_t index, std::size_t staying = 0);
-  // Copies the slot's state to the store for a request that needs the slot: the request waits while other states are written to
-  // disk to free memory. False: it has to wait. After a limit the state is dropped.
-  [[nodiscard]] bool store_by_disk(std::size_t index, std::size_t staying = 0);
+  enum class Then : std::uint8_t { frees, stays };
+  // Copies the slot's state to the store for a request that needs the slot, which `then` says. False: the request has to wait,
+  // for memory while other states are written to disk, or since the state is saved piece by piece beside streams. A state that
+  // has no memory after a limit is dropped.
+  [[nodiscard]] bool store_by_disk(std::size_t index, Then then, std::size_t staying = 0);
   // Frees the cells of the idle slot whose tokens are worth least for their size, and which is not in `except`. False: there is
   // none, or its state has to wait.
   [[nodiscard]] bool evict_idle(kv::GiveWay how, std::span<const std::size_t> except = {});
@@ -38,16 +43,17 @@ class SlotEviction {
   [[nodiscard]] std::optional<std::size_t> find_idle(std::size_t tokens) const;
   // Begins to store the state of an idle slot piece by piece. False: memory or the store have no place for it now.
   [[nodiscard]] bool begin_store(std::size_t index);
-  // Begins to copy the state of an idle slot to the store piece by piece, and calls `then` when that has ended, in whatever
-  // way. A copy in progress of the same slot goes on for both.
-  void begin_copy(std::size_t index, MoveOnlyFunction<void()> then);
-  [[nodiscard]] bool is_storing() const { return storing_.has_value(); }
-  [[nodiscard]] bool is_copying() const { return storing_ && storing_->then; }
-  // Saves at least one piece. After the last one the slot is freed, unless it is a copy. Gives up if the slot was used
-  // meanwhile.
+  // Copies the state of a session's idle slot to the store piece by piece, after those that are being saved.
+  void copy(CopyCommand command) { copies_.push_back(std::move(command)); }
+  [[nodiscard]] bool is_storing() const { return storing_ || !copies_.empty(); }
+  [[nodiscard]] bool is_copying() const { return storing_ && storing_->then == Then::stays; }
+  // Saves at least one piece of what is being stored. After the last one the slot is freed, unless it stays. Gives up if the
+  // slot was used meanwhile.
   void continue_store(TimePoint until);
   // Gives up, and returns the memory. Every other state that leaves the context goes first.
   void give_up_store();
+  // Gives up what is being stored, and all copies.
+  void give_up();
   // The sequence has ended. A session keeps its slot for its next turn; the tokens of a one-shot request stay while they may be
   // the prefix of another request. A state that cannot be cut is also stored at the end of each turn, as a checkpoint.
   void leave(const Sequence& sequence);
@@ -59,19 +65,27 @@ class SlotEviction {
   // Called when admission begins, and when it has placed a request or ended.
   void begin_admission() { is_waiting_ = false; }
   void end_wait() {
+    stored_.reset();
     wanted_since_ = kNever;
     pieces_failed_ = false;
   }
 
  private:
-  // An idle slot whose state is being stored, as it was when that began.
-  struct Storing {
-    std::size_t slot = 0;
+  // A slot and its content at one moment.
+  struct Seen {
+    std::size_t index = 0;
     std::uint32_t uses = 0;
     TimePoint last_used{};
     SessionId session;
+    std::size_t tokens_count = 0;
+    bool operator==(const Seen& other) const = default;
+  };
+  // An idle slot whose state is being stored, as it was when that began.
+  struct Storing {
+    Seen slot;
+    Then then = Then::frees;
     SequenceSave save;
-    MoveOnlyFunction<void()> then = nullptr;  // Set: it is a copy, and the slot stays.
+    std::optional<CopyCommand> copy = {};  // Why it is stored; nullopt: for a request, or since it is idle.
   };
 
   [[nodiscard]] std::optional<std::size_t> least_valuable(const std::function<bool(std::size_t)>& may_go) const;
@@ -82,15 +96,22 @@ class SlotEviction {
   [[nodiscard]] std::optional<ByteBudget::Share> reserve(std::size_t index, kv::GiveWay how);
   void save(std::size_t index, ByteBudget::Share reserved);
   void report_not_stored(std::size_t index);
-  [[nodiscard]] bool begin_saving(std::size_t index);
-  [[nodiscard]] bool is_same(const Storing& storing) const;
-  [[nodiscard]] bool is_saving(std::size_t index) const;
-  [[nodiscard]] bool waits_for_pieces(std::size_t index, std::size_t staying);
+  // Whether the store can keep the slot's state without losing another one of its tenant.
+  [[nodiscard]] bool has_place_for(std::size_t index) const;
+  void begin_copies();
+  void end_copies(const std::function<bool(const CopyCommand&)>& which);
+  [[nodiscard]] bool begin_copy(const CopyCommand& command);
+  [[nodiscard]] bool begin_saving(std::size_t index, Then then, kv::GiveWay how);
+  [[nodiscard]] Seen seen(std::size_t index) const;
+  [[nodiscard]] bool is_same() const;
+  [[nodiscard]] bool waits_for_pieces(std::size_t index, Then then, std::size_t staying);
 
   const LaneParts& parts_;
   std::optional<Storing> storing_;
+  std::deque<CopyCommand> copies_;  // Begun when nothing else is being stored.
+  std::optional<Seen> stored_;      // A slot that stays, after a request has waited for its state.
   bool is_waiting_ = false;
-  TimePoint wanted_since_ = kNever;  // When the wait began.
+  TimePoint wanted_since_ = kNever;  // When the wait for memory began.
   bool pieces_failed_ = false;       // During the wait a state could not be saved; the next one is saved as a whole.
 };
 

@@ -73,26 +73,79 @@ TEST_F(SlotEvictionTest, AFullContextKeepsWhatTheNextPromptBeginsWith) {
   EXPECT_EQ(again.reused_tokens, static_cast<std::int32_t>(first.size()) - 1);
 }
 
-TEST_F(SlotEvictionTest, BesideAStreamAStateIsSavedPieceByPieceBeforeItsSlotIsTaken) {
-  make_with_store({.cells = 4096, .sequences = 2, .unified = true, .state_cost = std::chrono::microseconds(50)});
-  const std::string history(1000, 'h');
-  ask(1, history, "");
-  post(job(2, "a stream", 300));
-  while (sinks_[2]->tokens.empty()) step();
-  post(job(3, "another prompt"));
-  Duration longest{};
-  std::size_t tokens = sinks_[2]->tokens.size();
-  for (TimePoint last = clock_.now(); !results_.contains(3) && !results_.contains(2);) {
-    step();
-    if (std::exchange(tokens, sinks_[2]->tokens.size()) == sinks_[2]->tokens.size()) continue;
-    longest = std::max(longest, clock_.now() - last);
-    last = clock_.now();
+// --- Beside a stream
+
+// One slot has the history of a session, the other one a stream; saving the history at once takes 50 ms.
+class BesideAStreamTest : public SlotEvictionTest {
+ protected:
+  void begin(const std::string& session) {
+    make_with_store({.cells = 4096, .sequences = 2, .unified = true, .state_cost = std::chrono::microseconds(50)});
+    ask(1, history_, session);
+    post(job(2, "a stream", 300));
+    for (int i = 0; i < 1000 && sinks_[2]->tokens.empty(); ++i) step();
   }
-  EXPECT_FALSE(results_.contains(2)) << "the other one got the slot of the history";
-  EXPECT_LT(longest, std::chrono::milliseconds(25)) << "saving the whole state takes 50 ms";
-  run();
-  EXPECT_EQ(ask(4, history, "").usage.reused_tokens, static_cast<std::int32_t>(history.size()) - 1);
-  EXPECT_EQ(eos(4).usage.tier, Tier::warm);
+
+  // The stream's longest pause until something is done, which has to be before the stream ends.
+  Duration longest_pause(const std::function<bool()>& is_done) {
+    Duration longest{};
+    std::size_t tokens = sinks_[2]->tokens.size();
+    for (TimePoint last = clock_.now(); !is_done() && !results_.contains(2);) {
+      step();
+      if (std::exchange(tokens, sinks_[2]->tokens.size()) == sinks_[2]->tokens.size()) continue;
+      longest = std::max(longest, clock_.now() - last);
+      last = clock_.now();
+    }
+    EXPECT_FALSE(results_.contains(2));
+    return longest;
+  }
+
+  void expect_history_in_memory(const std::string& session) {
+    run();
+    const Usage again = ask(9, history_, session).usage;
+    EXPECT_EQ(again.reused_tokens, static_cast<std::int32_t>(history_.size()) - 1);
+    EXPECT_EQ(again.tier, Tier::warm);
+  }
+
+  static constexpr Duration kDivided = std::chrono::milliseconds(25);
+  const std::string history_ = std::string(1000, 'h');
+};
+
+TEST_F(BesideAStreamTest, AStateIsSavedPieceByPieceBeforeItsSlotIsTaken) {
+  begin("");
+  post(job(3, "another prompt"));
+  EXPECT_LT(longest_pause([&] { return results_.contains(3); }), kDivided);
+  expect_history_in_memory("");
+}
+
+TEST_F(BesideAStreamTest, ASessionWhoseSlotIsTakenOverIsSavedPieceByPiece) {
+  begin("s");
+  GenerationJob next = of_session("t", job(3, history_.substr(0, 900) + " and then something else"));
+  next.flow.tenant = "a";
+  post(std::move(next));
+  EXPECT_LT(longest_pause([&] { return results_.contains(3); }), kDivided);
+  EXPECT_EQ(eos(3).usage.reused_tokens, 900) << "they stay where they are";
+  expect_history_in_memory("s");
+}
+
+TEST_F(BesideAStreamTest, AStateThatTheStoreWillNotKeepIsSavedPieceByPiece) {
+  begin("s");
+  store_.limit_memory({.at_rest = 1000, .in_all = 1 << 20});
+  post(job(3, "another prompt"));
+  EXPECT_LT(longest_pause([&] { return results_.contains(3); }), kDivided);
+}
+
+TEST_F(BesideAStreamTest, CopiesAreMadeOneAfterTheOtherPieceByPiece) {
+  begin("s");
+  std::vector<std::string> copied;
+  for (const std::string session : {"s", "unknown", "s"}) {
+    lane_->post(CopyCommand{SessionId{session}, kv::GiveWay::at_once, [&copied, session] { copied.push_back(session); }});
+  }
+  step();
+  post(job(3, "another prompt, which does not end a copy"));
+  EXPECT_LT(longest_pause([&] { return copied.size() == 3; }), kDivided);
+  EXPECT_EQ(copied, (std::vector<std::string>{"s", "s", "unknown"})) << "the second one is the first one";
+  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::warm);
+  EXPECT_LT(longest_pause([&] { return results_.contains(3); }), kDivided);
 }
 
 TEST_F(SlotEvictionTest, AStateThatCannotBeSavedMakesNobodyWait) {
@@ -228,7 +281,7 @@ TEST_F(SlotEvictionTest, ACopyOfAnIdleConversationIsStoredAndTheConversationStay
   make_with_store({.cells = 256, .sequences = 2});
   ask(1, kPrompt, "s");
   int called_count = 0;
-  lane_->post(CopyCommand{SessionId{"s"}, [&] { ++called_count; }});
+  lane_->post(CopyCommand{SessionId{"s"}, kv::GiveWay::by_disk, [&] { ++called_count; }});
   run();
   EXPECT_EQ(called_count, 1);
   EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::warm);
@@ -242,7 +295,7 @@ TEST_F(SlotEvictionTest, ACopyThatIsAskedForTwiceIsMadeOnce) {
   ask(1, kPrompt, "s");
   int called_count = 0;
   for (int i = 0; i < 2; ++i) {
-    lane_->post(CopyCommand{SessionId{"s"}, [&] {
+    lane_->post(CopyCommand{SessionId{"s"}, kv::GiveWay::by_disk, [&] {
                               EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::warm);
                               ++called_count;
                             }});
@@ -257,9 +310,9 @@ TEST_F(SlotEvictionTest, ACopyOfAConversationInUseIsGivenUp) {
   post(of_session("s", job(2, kPrompt, 50)));
   for (int i = 0; i < 3; ++i) step();
   int called_count = 0;
-  lane_->post(CopyCommand{SessionId{"s"}, [&] { ++called_count; }});
+  lane_->post(CopyCommand{SessionId{"s"}, kv::GiveWay::by_disk, [&] { ++called_count; }});
   run();
-  lane_->post(CopyCommand{SessionId{"unknown"}, [&] { ++called_count; }});
+  lane_->post(CopyCommand{SessionId{"unknown"}, kv::GiveWay::by_disk, [&] { ++called_count; }});
   run();
   EXPECT_EQ(called_count, 2);
   EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::none);
@@ -280,7 +333,7 @@ TEST_F(SlotEvictionTest, ACopyWithoutMemoryIsGivenUpAndNobodyIsEvicted) {
                                                      fake_tokens(kPrompt))
                                                ->id);
   int called_count = 0;
-  lane_->post(CopyCommand{SessionId{"second"}, [&] { ++called_count; }});
+  lane_->post(CopyCommand{SessionId{"second"}, kv::GiveWay::by_disk, [&] { ++called_count; }});
   run();
   EXPECT_EQ(called_count, 1);
   EXPECT_EQ(store_.states_of(SessionId{"first"}).tier, Tier::warm);

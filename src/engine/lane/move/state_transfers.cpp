@@ -43,7 +43,7 @@ TimePoint StateTransfers::next_wake() const {
 }
 
 void StateTransfers::give_up() {
-  eviction_.give_up_store();
+  eviction_.give_up();
   prefix_copy_.give_up();
   writer_.give_up();
 }

@@ -65,7 +65,7 @@ class StateTransfersTest : public LaneTest {
 TEST_F(StateTransfersTest, AStreamWaitsForOneSliceHoweverManyAreSavedAndLoaded) {
   ask(1, "c");
   run();
-  lane_->post(SaveCommand{SessionId{"c"}, [] {}});
+  lane_->post(CopyCommand{SessionId{"c"}, kv::GiveWay::at_once, [] {}});
   run();
   make_lane();  // Without c, which is in the store.
   ask(2, "a");
@@ -75,7 +75,7 @@ TEST_F(StateTransfersTest, AStreamWaitsForOneSliceHoweverManyAreSavedAndLoaded) 
   ask(4, "stream", 400);
   for (int i = 0; i < 1000 && sinks_[4]->tokens.empty(); ++i) step();
   int copied = 0;
-  lane_->post(CopyCommand{SessionId{"a"}, [&] { ++copied; }});
+  lane_->post(CopyCommand{SessionId{"a"}, kv::GiveWay::by_disk, [&] { ++copied; }});
   std::vector<Token> prefix = chain_of('b');
   prefix.resize(1000);
   lane_->post(CopyPrefixCommand{

@@ -28,7 +28,8 @@ std::optional<std::size_t> Placement::choose_slot(const Sequence& sequence, cons
   if (!least) return std::nullopt;
   if (is_slot && *least == hit.slot) {
     // It keeps the tokens of the hit and gets a new owner; its earlier owner's state is stored.
-    if (!eviction_.store_by_disk(hit.slot, static_cast<std::size_t>(hit.tokens_count))) return std::nullopt;
+    if (!eviction_.store_by_disk(hit.slot, SlotEviction::Then::stays, static_cast<std::size_t>(hit.tokens_count)))
+      return std::nullopt;
     parts_.slots.disown(hit.slot);
   } else if (!eviction_.evict(*least, kv::GiveWay::by_disk)) {
     return std::nullopt;
@@ -67,7 +68,7 @@ bool Placement::free_cells(const Sequence& sequence, std::size_t index, PrefixHi
     if (eviction_.evict_idle(kv::GiveWay::by_disk, is_slot ? std::span(spared) : std::span(spared).first(1))) continue;
     if (eviction_.is_waiting() || hit.kind == PrefixHit::Kind::none || hit.is_slot(index)) return false;
     if (is_slot && !parts_.slots[hit.slot].is_running) {
-      if (!eviction_.store_by_disk(hit.slot)) return false;
+      if (!eviction_.store_by_disk(hit.slot, SlotEviction::Then::stays)) return false;
       const bool is_longer = size_of(parts_.slots[hit.slot].tokens) > hit.tokens_count;
       if (is_longer && parts_.slots.cut(hit.slot, static_cast<std::size_t>(hit.tokens_count))) {
         parts_.slots.disown(hit.slot);

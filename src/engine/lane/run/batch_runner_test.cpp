@@ -115,7 +115,7 @@ TEST_F(LostLaneTest, NothingIsSavedFromALostContext) {
   std::int64_t states = 0;
   context_->on_state = [&] { ++states; };
   bool was_called = false;
-  lane_->post(SaveCommand{SessionId{"s"}, [&] { was_called = true; }});
+  lane_->post(CopyCommand{SessionId{"s"}, kv::GiveWay::at_once, [&] { was_called = true; }});
   run();
   EXPECT_TRUE(was_called);
   EXPECT_FALSE(lane_->holds(SessionId{"s"}));
