@@ -23,6 +23,7 @@ void* allocate_bytes(std::size_t size) {
 void free_bytes(void* place, std::size_t size) noexcept {
   heap_bytes_held.fetch_sub(size, std::memory_order_relaxed);
   if (size < kHugeBlockFrom) return ::operator delete(place);
+  return_pages(place, size);
   ::operator delete(place, std::align_val_t{kHugePage});
 }
 

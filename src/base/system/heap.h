@@ -18,6 +18,11 @@ void advise_huge_pages(void* place, std::size_t bytes);
 // in one arena per thread, and raises that limit by itself (docs/decisions/0033). Called before threads are started.
 void give_back_large_blocks();
 
+// Returns the pages of a block that is freed next, some at a time, as operator delete does here with large blocks: unmapping
+// them all at once holds up every thread that maps or unmaps memory for as long as a busy machine keeps this one from running.
+// A thread of low priority that freed 64 MiB kept all streams waiting for 40 ms. The content of the block is lost.
+void return_pages(void* place, std::size_t bytes);
+
 // Returns the free memory between smaller blocks to the system. Any thread; takes some milliseconds, in which other allocations
 // may wait.
 void give_back_free_memory();

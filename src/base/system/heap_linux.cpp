@@ -1,7 +1,13 @@
 #include "base/system/heap.h"
 
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
 #include <malloc.h>
+#include <new>
 #include <sys/mman.h>
+#include <unistd.h>
 
 namespace uma {
 namespace {
@@ -21,8 +27,33 @@ void give_back_large_blocks() {
   ::mallopt(M_TRIM_THRESHOLD, kKeptAtEnd);
 }
 
+void return_pages(void* place, std::size_t bytes) {
+  const int before = errno;
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<std::uintptr_t>(place);
+  const std::uintptr_t end = (first + bytes) / page * page;
+  for (std::uintptr_t begin = (first + page - 1) / page * page; begin < end;) {
+    const std::uintptr_t next = std::min(end, (begin / kHugePage + 1) * kHugePage);  // A huge page is not divided.
+    ::madvise(reinterpret_cast<void*>(begin), next - begin, MADV_DONTNEED);
+    begin = next;
+  }
+  errno = before;
+}
+
 void give_back_free_memory() {
   ::malloc_trim(0);
 }
 
 }  // namespace uma
+
+// The other forms of operator delete call this one, apart from those with an alignment. Sanitizers have their own.
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+void operator delete(void* place) noexcept {
+  const std::size_t bytes = ::malloc_usable_size(place);
+  if (bytes >= uma::kLargeFrom) uma::return_pages(place, bytes);
+  std::free(place);
+}
+void operator delete(void* place, std::size_t /*bytes*/) noexcept {
+  ::operator delete(place);
+}
+#endif

@@ -11,6 +11,8 @@ void advise_huge_pages(void* /*place*/, std::size_t /*bytes*/) {}
 
 void give_back_large_blocks() {}
 
+void return_pages(void* /*place*/, std::size_t /*bytes*/) {}
+
 void give_back_free_memory() {
 #ifdef __APPLE__
   ::malloc_zone_pressure_relief(nullptr, 0);

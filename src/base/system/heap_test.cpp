@@ -51,6 +51,15 @@ TEST_F(Heap, LargeBlocksGoBackWhenTheyAreFreedWhateverLiesBetweenThem) {
   }).join();
 }
 
+TEST_F(Heap, ABlockCanBeUsedAfterItsPagesWereReturned) {
+  const auto large = block(8 * kMiB + 1000);
+  const std::uint64_t before = held();
+  return_pages(large.get(), 8 * kMiB + 1000);
+  EXPECT_LT(held(), before - 7 * kMiB);
+  std::memset(large.get(), 2, 8 * kMiB + 1000);
+  EXPECT_EQ(large[8 * kMiB], 2);
+}
+
 TEST_F(Heap, SmallOnesGoBackWhenThatIsAskedFor) {
   std::thread([] {
     const std::uint64_t before = held();
