@@ -32,11 +32,12 @@ Bytes BytePool::take(std::size_t bytes) {
   std::vector<Bytes> freed;
   {
     const MutexLock lock(mutex_);
-    if (const auto found = idle_.find(room); found != idle_.end()) {
+    if (const auto fitting = find(bytes); fitting != idle_.end()) {
+      const auto found = idle_.find(fitting->first);
       Bytes taken = std::move(found->second.back());
       found->second.pop_back();
       if (found->second.empty()) idle_.erase(found);
-      idle_bytes_ -= room;
+      idle_bytes_ -= taken.capacity();
       return taken;
     }
     const std::uint64_t held = bytes_held() + room;
@@ -55,8 +56,15 @@ Bytes BytePool::make(std::size_t bytes) {
 bool BytePool::has(std::size_t bytes, std::size_t count) const {
   if (bytes < kSmall) return true;
   const MutexLock lock(mutex_);
-  const auto found = idle_.find(room_for(bytes));
+  const auto found = find(bytes);
   return found != idle_.end() && found->second.size() >= count;
+}
+
+// The smallest buffers that fit and waste at most a third of themselves.
+BytePool::Idle::const_iterator BytePool::find(std::size_t bytes) const {
+  const std::size_t room = room_for(bytes);
+  const auto found = idle_.lower_bound(room);
+  return found != idle_.end() && found->first <= room + room / 2 ? found : idle_.end();
 }
 
 void BytePool::give(Bytes bytes) {

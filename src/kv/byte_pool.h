@@ -37,8 +37,8 @@ class BytePool {
   void limit_idle(std::uint64_t bytes_max);
   [[nodiscard]] std::uint64_t idle_bytes() const;
 
-  // Returns an empty buffer with capacity for `bytes`, from used memory if possible. Frees unused memory that would exceed the
-  // limit.
+  // Returns an empty buffer with capacity for `bytes`, from used memory that is at most half larger if possible. Frees unused
+  // memory that would exceed the limit. New memory waits for all threads of the process that return theirs to the system.
   [[nodiscard]] Bytes take(std::size_t bytes);
   // Whether the next `count` calls of take() would find used memory.
   [[nodiscard]] bool has(std::size_t bytes, std::size_t count = 1) const;
@@ -49,12 +49,15 @@ class BytePool {
   [[nodiscard]] static Bytes make(std::size_t bytes);
 
  private:
+  using Idle = std::map<std::size_t, std::vector<Bytes>>;
+
+  [[nodiscard]] Idle::const_iterator find(std::size_t bytes) const REQUIRES_LOCK(mutex_);
   void free_excess(std::uint64_t idle_bytes_max, std::vector<Bytes>& freed) REQUIRES_LOCK(mutex_);
 
   const std::shared_ptr<ByteBudget> budget_ = std::make_shared<ByteBudget>(std::numeric_limits<std::uint64_t>::max());
   mutable Mutex mutex_;
   std::uint64_t idle_bytes_max_ GUARDED_BY(mutex_);
-  std::map<std::size_t, std::vector<Bytes>> idle_ GUARDED_BY(mutex_);  // Keyed by capacity.
+  Idle idle_ GUARDED_BY(mutex_);  // Keyed by capacity.
   std::uint64_t idle_bytes_ GUARDED_BY(mutex_) = 0;
 };
 

@@ -21,7 +21,12 @@ TEST(BytePool, GivesBackMemoryThatWasUsedBefore) {
   EXPECT_TRUE(pool.has(12 * kMiB)) << "a little longer";
   EXPECT_FALSE(pool.has(40 * kMiB));
   EXPECT_FALSE(pool.has(2 * kMiB)) << "it would be wasted";
-  EXPECT_EQ(pool.take(12 * kMiB).data(), place);
+  Bytes again = pool.take(12 * kMiB);
+  EXPECT_EQ(again.data(), place);
+  pool.give(std::move(again));
+  EXPECT_TRUE(pool.has(8 * kMiB)) << "a third is wasted";
+  EXPECT_EQ(pool.take(8 * kMiB).data(), place);
+  EXPECT_EQ(pool.idle_bytes(), 0u);
 }
 
 TEST(BytePool, KeepsNoMoreThanItMay) {
@@ -35,6 +40,7 @@ TEST(BytePool, KeepsNoMoreThanItMay) {
   EXPECT_FALSE(pool.has(12 * kMiB));
   EXPECT_TRUE(pool.has(6 * kMiB));
   EXPECT_TRUE(pool.has(4 * kMiB));
+  EXPECT_EQ(pool.idle_bytes(), 10 * kMiB);
 }
 
 TEST(BytePool, ReservesNoMoreThanItsLimit) {

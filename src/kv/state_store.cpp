@@ -208,8 +208,7 @@ void StateStore::put(StateOwner owner, Snapshot snapshot, Keep keep) {
 }
 
 void StateStore::expect(std::size_t piece_bytes, std::size_t pieces) {
-  constexpr std::size_t kWorthIt = std::size_t{8} << 20;  // Smaller buffers are available in a few milliseconds.
-  if (piece_bytes * pieces < kWorthIt || pool_.has(piece_bytes, pieces) || !pool_.can_keep(piece_bytes, pieces)) return;
+  if (pool_.has(piece_bytes, pieces) || !pool_.can_keep(piece_bytes, pieces)) return;
   inbox_.push({.kind = JobKind::expect, .bytes = piece_bytes, .count = pieces});
 }
 

@@ -1,6 +1,7 @@
 #include "engine/lane/lane_parts.h"
 
 #include <algorithm>
+#include <chrono>
 #include <vector>
 
 #include "base/trace.h"
@@ -43,15 +44,32 @@ Expected<Unit> LaneParts::save_pieces(SequenceSave& save, std::size_t slot, Time
   const TimePoint began = clock.now();
   std::size_t bytes = 0;
   do {
+    if (until != kNever && waits_for_memory(save, slot)) break;
     const auto saved = save.save_piece(context, static_cast<std::int32_t>(slot), states.pool());
     if (!saved) return std::unexpected(saved.error());
     bytes += *saved;
   } while (!save.is_complete() && clock.now() < until);
+  if (bytes == 0) return Unit{};
   const TimePoint ended = clock.now();
   record_span(kSaveSpan, began, ended, {static_cast<std::int64_t>(bytes)});
   stats().saved_bytes_total.add(bytes);
   costs.transfer.observe_save(bytes, to_ms(ended - began));
   return Unit{};
+}
+
+bool LaneParts::waits_for_memory(SequenceSave& save, std::size_t slot) const {
+  constexpr Duration kMemoryWait = std::chrono::milliseconds(100);  // Then the lane takes it from the system.
+  kv::BytePool& pool = states.pool();
+  const std::size_t bytes = save.next_bytes(context, static_cast<std::int32_t>(slot));
+  if (options.store == nullptr || pool.has(bytes) || !pool.can_keep(bytes, 1) || !sequences.someone_streams()) {
+    save.wants_memory_since = kNever;
+    return false;
+  }
+  if (save.wants_memory_since == kNever) {
+    save.wants_memory_since = clock.now();
+    options.store->expect(bytes, 1);
+  }
+  return clock.now() < save.wants_memory_since + kMemoryWait;
 }
 
 kv::Keep LaneParts::keep_of(std::int32_t tokens, std::uint64_t bytes) const {

@@ -49,8 +49,11 @@ struct LaneParts {
   [[nodiscard]] std::int64_t cells_of_running(std::span<const Sequence* const> except = {}, CellLedger::Part also = {}) const;
   // Cells that are used, or that restores in progress will use.
   [[nodiscard]] std::int64_t cells_expected() const;
-  // Saves at least one piece of the slot's state, and others until `until`. `save` is not complete.
+  // Saves pieces of the slot's state until `until`, at least one unless it has to wait for memory. `save` is not complete.
   [[nodiscard]] Expected<Unit> save_pieces(SequenceSave& save, std::size_t slot, TimePoint until) const;
+  // Whether the next piece waits while the store's thread makes memory for it: beside streams a lane takes none from the
+  // system.
+  [[nodiscard]] bool waits_for_memory(SequenceSave& save, std::size_t slot) const;
   // Whether a state of so many tokens and bytes may be kept on disk: reading and loading it is faster than computing it.
   [[nodiscard]] kv::Keep keep_of(std::int32_t tokens, std::uint64_t bytes) const;
   // The query for stored states that the sequence may use.

@@ -8,14 +8,11 @@
 
 #include "base/log.h"
 #include "base/thrown.h"
-#include "base/trace.h"
 #include "engine/lane/move/state_transfer.h"
 #include "kv/tier_policy.h"
 
 namespace uma::engine {
 namespace {
-
-constexpr TraceKind kStoreSpan{.name = "store", .numbers = {"tokens"}};
 
 // Tokens without a session that are always stored: agents send their whole history with every turn.
 constexpr std::int32_t kWorthAPause = 2048;
@@ -69,19 +66,17 @@ void SlotEviction::store(std::size_t index, std::size_t staying) {
 void SlotEviction::save(std::size_t index, ByteBudget::Share reserved) {
   const Slot& slot = parts_.slots[index];
   const TimePoint began = parts_.clock.now();
-  auto snapshot = save_sequence(parts_.context, static_cast<std::int32_t>(index), slot.tokens, slot.adapters,
-                                parts_.states.pool(), std::move(reserved));
-  if (!snapshot) {
+  SequenceSave save(parts_.context, slot.tokens, slot.adapters, std::move(reserved));
+  if (const auto saved = parts_.save_pieces(save, index, kNever); !saved) {
     log_warning("session {}: its state could not be saved and will be computed again: {}", log_name(slot.owner.session),
-                snapshot.error().message);
+                saved.error().message);
+    (void)save.give_up(parts_.states.pool());
     return;
   }
-  const kv::Keep keep = parts_.keep_of(size_of(slot.tokens), snapshot->bytes());
-  parts_.options.store->put(slot.owner, std::move(*snapshot), keep);
-  const TimePoint ended = parts_.clock.now();
-  record_span(kStoreSpan, began, ended, {static_cast<std::int64_t>(slot.tokens.size())});
-  const double ms = to_ms(ended - began);
-  parts_.costs.transfer.observe_save(slot.tokens.size() * parts_.shape().kv_bytes_per_token, ms);
+  kv::Snapshot snapshot = save.take(parts_.states.pool());
+  const kv::Keep keep = parts_.keep_of(size_of(slot.tokens), snapshot.bytes());
+  parts_.options.store->put(slot.owner, std::move(snapshot), keep);
+  const double ms = to_ms(parts_.clock.now() - began);
   log_debug("lane {}: stored {} tokens of slot {} in {:.1f} ms", parts_.options.index, slot.tokens.size(), index, ms);
   parts_.stats().save.record_ms(ms);
 }
@@ -291,8 +286,8 @@ bool SlotEviction::waits_for_pieces(std::size_t index, Then then, std::size_t st
   } else if (!is_worth_storing(parts_.slots[index], staying)) {
     return false;
   } else if (!storing_ || !storing_->copy) {
-    const bool is_divided = !pieces_failed_ && parts_.shape().knows_pieces() && parts_.sequences.someone_streams();
-    if (!is_divided || (!storing_ && !begin_saving(index, then, kv::GiveWay::by_disk))) return false;
+    const bool streams_go_on = !pieces_failed_ && parts_.sequences.someone_streams();
+    if (!streams_go_on || (!storing_ && !begin_saving(index, then, kv::GiveWay::by_disk))) return false;
   }
   is_waiting_ = true;
   return true;

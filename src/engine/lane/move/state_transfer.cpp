@@ -69,17 +69,26 @@ SequenceSave::SequenceSave(const llm::Context& context, std::span<const Token> t
   snapshot_.tokens.assign(tokens.begin(), tokens.end());
 }
 
+// Where the next piece begins and ends.
+std::pair<std::int32_t, std::int32_t> SequenceSave::next_piece(llm::Context& context, std::int32_t sequence) const {
+  const auto length = static_cast<std::int32_t>(snapshot_.tokens.size());
+  const std::int32_t begin = snapshot_.pieces.empty() ? 0 : snapshot_.pieces.back().end;
+  if (!context.shape().knows_pieces()) return {begin, length};
+  return {begin, piece_end(context, sequence, begin, piece_tokens(context.shape(), length), length)};
+}
+
+std::size_t SequenceSave::next_bytes(llm::Context& context, std::int32_t sequence) const {
+  if (!context.shape().can_truncate) return static_cast<std::size_t>(context.state_bytes(sequence));
+  const auto [begin, end] = next_piece(context, sequence);
+  return piece_bytes(context.shape(), end - begin);
+}
+
 Expected<std::size_t> SequenceSave::save_piece(llm::Context& context, std::int32_t sequence, kv::BytePool& pool) {
   const auto length = static_cast<std::int32_t>(snapshot_.tokens.size());
-  const bool knows_pieces = context.shape().knows_pieces();
   const std::int32_t cached = context.sequence_length(sequence);
-  UMA_CHECK(!is_complete() && (knows_pieces ? cached >= length : cached == length));
-  const std::int32_t begin = snapshot_.pieces.empty() ? 0 : snapshot_.pieces.back().end;
-  const std::int32_t end =
-      knows_pieces ? piece_end(context, sequence, begin, piece_tokens(context.shape(), length), length) : length;
-  const std::size_t bytes = context.shape().can_truncate ? piece_bytes(context.shape(), end - begin)
-                                                         : static_cast<std::size_t>(context.state_bytes(sequence));
-  kv::SnapshotPiece& piece = snapshot_.pieces.emplace_back(begin, end, pool.take(bytes));
+  UMA_CHECK(!is_complete() && (context.shape().knows_pieces() ? cached >= length : cached == length));
+  const auto [begin, end] = next_piece(context, sequence);
+  kv::SnapshotPiece& piece = snapshot_.pieces.emplace_back(begin, end, pool.take(next_bytes(context, sequence)));
   if (auto saved = context.save_state(sequence, begin, end, piece.bytes); !saved) return std::unexpected(saved.error());
   return piece.bytes.size();
 }

@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "core/error.h"
 #include "kv/byte_pool.h"
 #include "kv/snapshot.h"
@@ -29,6 +31,8 @@ class SequenceSave {
     return !snapshot_.pieces.empty() && snapshot_.pieces.back().end == static_cast<std::int32_t>(snapshot_.tokens.size());
   }
   [[nodiscard]] std::size_t tokens_count() const { return snapshot_.tokens.size(); }
+  // The memory that save_piece() takes next.
+  [[nodiscard]] std::size_t next_bytes(llm::Context& context, std::int32_t sequence) const;
   // Saves the next piece of `sequence`, in memory of the pool. Returns its bytes.
   [[nodiscard]] Expected<std::size_t> save_piece(llm::Context& context, std::int32_t sequence, kv::BytePool& pool);
   // Requires: it is complete.
@@ -38,7 +42,11 @@ class SequenceSave {
   // Saves all pieces that are missing.
   [[nodiscard]] Expected<kv::Snapshot> finish(llm::Context& context, std::int32_t sequence, kv::BytePool& pool);
 
+  TimePoint wants_memory_since = kNever;  // The next piece.
+
  private:
+  [[nodiscard]] std::pair<std::int32_t, std::int32_t> next_piece(llm::Context& context, std::int32_t sequence) const;
+
   kv::Snapshot snapshot_;
 };
 
