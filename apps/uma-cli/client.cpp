@@ -157,10 +157,11 @@ Result<void> Client::send_bytes(std::string_view bytes) {
   return {};
 }
 
-Result<std::optional<boost::json::object>> Client::receive(int timeout_ms, int watched_fd) {
+Result<std::optional<boost::json::object>> Client::receive(int timeout_ms, int watched_fd, short events) {
   auto frame = next_frame();
   if (!frame || *frame) return frame;
-  std::array<pollfd, 2> fds = {{{.fd = fd_, .events = POLLIN, .revents = 0}, {.fd = watched_fd, .events = 0, .revents = 0}}};
+  std::array<pollfd, 2> fds = {
+      {{.fd = fd_, .events = POLLIN, .revents = 0}, {.fd = watched_fd, .events = events, .revents = 0}}};
   if (interrupts_.wait(fds, timeout_ms) != Wake::ready || fds[0].revents == 0) return std::nullopt;
   if (auto good = read_more(); !good) return std::unexpected(good.error());
   return next_frame();

@@ -36,8 +36,8 @@ class Client {
   Result<std::string> send(boost::json::object request, std::string_view last_event);
 
   // The next frame of a request in flight, within `timeout_ms` (-1: no limit). Returns nullopt after a signal, a timeout or an
-  // event on `watched_fd` (an output whose reader may leave). Buffered frames come first.
-  Result<std::optional<boost::json::object>> receive(int timeout_ms = -1, int watched_fd = -1);
+  // event on `watched_fd`: an output whose reader may leave, or an input with `events` POLLIN. Buffered frames come first.
+  Result<std::optional<boost::json::object>> receive(int timeout_ms = -1, int watched_fd = -1, short events = 0);
 
   // Sends a request and waits for its single answer. Requires that nothing else is in flight. An `error` frame becomes a
   // Failure with its code. A Ctrl-C becomes an interrupted Failure and closes the connection, since the answer would still

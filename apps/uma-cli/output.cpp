@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "uma-cli/printable.h"
@@ -40,6 +41,12 @@ WriteEnd Output::write_verbatim(std::string_view text) {
 bool Output::is_writable() const {
   pollfd target{.fd = fd_, .events = POLLOUT, .revents = 0};
   return poll(&target, 1, 0) > 0;
+}
+
+Window Output::window() const {
+  winsize size{};
+  if (ioctl(fd_, TIOCGWINSZ, &size) != 0 || size.ws_row == 0 || size.ws_col == 0) return {};
+  return {size.ws_row, size.ws_col};
 }
 
 bool Output::is_closed() const {

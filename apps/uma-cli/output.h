@@ -2,11 +2,17 @@
 // interrupts only a write that cannot proceed, such as one to a full pipe.
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 
 #include "uma-cli/chat/interrupts.h"
 
 namespace uma::cli {
+
+struct Window {
+  std::size_t rows = 24;
+  std::size_t columns = 80;
+};
 
 enum class WriteEnd {
   done,
@@ -24,6 +30,7 @@ class Output {
   // Writes trusted text, whose terminal sequences work.
   WriteEnd write_verbatim(std::string_view text);
 
+  [[nodiscard]] Window window() const;   // The size of the terminal.
   [[nodiscard]] bool is_closed() const;  // True if the reader of a pipe is gone. Makes a system call.
   [[nodiscard]] bool is_terminal() const { return is_terminal_; }
   [[nodiscard]] bool at_line_start() const { return at_line_start_; }

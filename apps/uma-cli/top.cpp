@@ -1,10 +1,14 @@
 #include "uma-cli/top.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <format>
+#include <poll.h>
 #include <string_view>
-#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
 #include <utility>
 
 #include <boost/json/array.hpp>
@@ -18,32 +22,72 @@
 namespace uma::cli {
 namespace {
 
-struct Window {
-  std::size_t rows = 24;
-  std::size_t columns = 80;
-};
-
-Window window_of(int fd) {
-  winsize size{};
-  if (ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_row == 0 || size.ws_col == 0) return {};
-  return {size.ws_row, size.ws_col};
-}
-
-// Switches to the terminal's alternate screen and hides the cursor; the destructor restores both.
+// Switches to the terminal's alternate screen, hides the cursor and takes keys as they are pressed; the destructor restores
+// all.
 class FullScreen {
  public:
-  explicit FullScreen(Output& output) : output_(output) { (void)output_.write_verbatim("\x1b[?1049h\x1b[?25l"); }
-  ~FullScreen() { (void)output_.write_verbatim("\x1b[?25h\x1b[?1049l"); }
+  explicit FullScreen(Output& output) : output_(output), has_keys_(::tcgetattr(STDIN_FILENO, &before_) == 0) {
+    if (has_keys_) {
+      termios keys = before_;
+      keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+      (void)::tcsetattr(STDIN_FILENO, TCSANOW, &keys);
+    }
+    (void)output_.write_verbatim("\x1b[?1049h\x1b[?25l");
+  }
+  ~FullScreen() {
+    (void)output_.write_verbatim("\x1b[?25h\x1b[?1049l");
+    if (has_keys_) (void)::tcsetattr(STDIN_FILENO, TCSANOW, &before_);
+  }
   FullScreen(const FullScreen&) = delete;
   FullScreen& operator=(const FullScreen&) = delete;
 
   WriteEnd show(const std::string& text) {
-    const Window window = window_of(output_.fd());
-    return output_.write_verbatim("\x1b[H\x1b[2J" + fit_to_window(text, window.rows, window.columns));
+    const Window window = output_.window();
+    return output_.write_verbatim("\x1b[H\x1b[2J" + fit_to_window(text, window.rows, window.columns, first_));
+  }
+
+  [[nodiscard]] int keys_fd() const { return has_keys_ ? STDIN_FILENO : -1; }
+
+  enum class Key : std::uint8_t { none, scrolled, quit };
+  // Handles the keys that were pressed.
+  Key take_keys() {
+    pollfd keys{.fd = keys_fd(), .events = POLLIN, .revents = 0};
+    if (!has_keys_ || ::poll(&keys, 1, 0) <= 0) return Key::none;
+    std::array<char, 64> bytes{};
+    const ssize_t got = ::read(STDIN_FILENO, bytes.data(), bytes.size());
+    if (got <= 0) {
+      has_keys_ = false;  // The terminal is gone, and would wake every wait.
+      return Key::none;
+    }
+    std::string_view pressed(bytes.data(), static_cast<std::size_t>(got));
+    const auto takes = [&](std::string_view key) {
+      if (!pressed.starts_with(key)) return false;
+      pressed.remove_prefix(key.size());
+      return true;
+    };
+    const std::size_t page = output_.window().rows - 1;
+    while (!pressed.empty()) {
+      if (takes("q") || takes("Q")) return Key::quit;
+      if (takes("\x1b[B") || takes("j")) {
+        first_ += 1;
+      } else if (takes("\x1b[A") || takes("k")) {
+        first_ -= std::min<std::size_t>(first_, 1);
+      } else if (takes("\x1b[6~") || takes(" ")) {
+        first_ += page;
+      } else if (takes("\x1b[5~")) {
+        first_ -= std::min(first_, page);
+      } else {
+        pressed.remove_prefix(1);
+      }
+    }
+    return Key::scrolled;
   }
 
  private:
   Output& output_;
+  termios before_{};
+  bool has_keys_;
+  std::size_t first_ = 0;  // The first line that is shown.
 };
 
 // A bar such as "####----", filled by the part of `value` in `whole`.
@@ -231,9 +275,9 @@ class Watch {
     return {};
   }
 
-  // The next snapshot; nullopt after a signal, also that of a resized window.
-  Result<std::optional<boost::json::object>> next() {
-    auto frame = client_.receive();
+  // The next snapshot; nullopt after a signal, also that of a resized window, and after a key.
+  Result<std::optional<boost::json::object>> next(int keys_fd = -1) {
+    auto frame = client_.receive(-1, keys_fd, POLLIN);
     if (!frame) return std::unexpected(frame.error());
     if (!*frame) return std::nullopt;
     const std::string event = text_field(**frame, "event");
@@ -266,13 +310,16 @@ std::string top_text(const boost::json::object& snapshot, const boost::json::obj
   if (const std::int64_t failed = int_field(totals, "requests_failed"); failed > 0)
     out += std::format("  {} of {} failed", failed, int_field(totals, "requests"));
   out += '\n';
-  return out + speed_text(snapshot, before) + pauses_text(snapshot) + models_text(snapshot) + workers_text(snapshot) +
-         queue_text(snapshot) + tiers_text(snapshot);
+  return out + speed_text(snapshot, before) + pauses_text(snapshot) + workers_text(snapshot) + queue_text(snapshot) +
+         models_text(snapshot) + tiers_text(snapshot);
 }
 
-std::string fit_to_window(const std::string& text, std::size_t rows, std::size_t columns) {
+std::string fit_to_window(const std::string& text, std::size_t rows, std::size_t columns, std::size_t& first) {
+  const auto lines = static_cast<std::size_t>(std::ranges::count(text, '\n'));
+  first = std::min(first, lines - std::min(lines, rows));
   std::string out;
   std::string_view rest = text;
+  for (std::size_t line = 0; line < first; ++line) rest.remove_prefix(rest.find('\n') + 1);
   for (std::size_t row = 0; row < rows && !rest.empty(); ++row) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     if (row > 0) out += "\r\n";
@@ -291,8 +338,10 @@ Result<void> run_top(Client& client, Output& output, Interrupts& interrupts, dou
   std::optional<boost::json::object> shown;
   std::string text;
   while (!interrupts.pending()) {
-    auto snapshot = watch.next();
+    auto snapshot = watch.next(screen.keys_fd());
     if (!snapshot) return std::unexpected(snapshot.error());
+    const FullScreen::Key key = screen.take_keys();
+    if (key == FullScreen::Key::quit) return {};
     if (*snapshot) {
       const double passed_ms =
           shown ? number_field(**snapshot, "unix_ms") - number_field(*shown, "unix_ms") : interval_s * 1000;
@@ -300,7 +349,7 @@ Result<void> run_top(Client& client, Output& output, Interrupts& interrupts, dou
       text = top_text(**snapshot, shown ? &*shown : nullptr);
       shown = std::move(**snapshot);
     }
-    if (!*snapshot && !interrupts.take_redraw()) continue;
+    if (!*snapshot && key == FullScreen::Key::none && !interrupts.take_redraw()) continue;
     if (!text.empty() && screen.show(text) != WriteEnd::done) return {};
   }
   return {};

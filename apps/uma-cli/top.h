@@ -17,10 +17,12 @@ namespace uma::cli {
 // are computed; null: there is none.
 [[nodiscard]] std::string top_text(const boost::json::object& snapshot, const boost::json::object* before);
 
-// `text` cut to a window of `rows` lines and `columns`, without a newline at the end.
-[[nodiscard]] std::string fit_to_window(const std::string& text, std::size_t rows, std::size_t columns);
+// `text` from line `first` on, cut to a window of `rows` lines and `columns`, without a newline at the end. The last lines fill
+// the window: a larger `first` is made smaller.
+[[nodiscard]] std::string fit_to_window(const std::string& text, std::size_t rows, std::size_t columns, std::size_t& first);
 
-// On a terminal, refreshes every `interval_s` until Ctrl-C, which is its normal end. Otherwise prints one picture.
+// On a terminal, refreshes every `interval_s` until q or Ctrl-C, which are its normal ends; arrows and page keys scroll.
+// Otherwise prints one picture.
 Result<void> run_top(Client& client, Output& output, Interrupts& interrupts, double interval_s);
 
 }  // namespace uma::cli

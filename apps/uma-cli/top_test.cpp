@@ -15,9 +15,14 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(Top, FitsItsPictureIntoTheWindow) {
-  EXPECT_EQ(fit_to_window("first line\nsecond\nthird\n", 2, 5), "first\r\nsecon");
-  EXPECT_EQ(fit_to_window("a\n\nb\n", 24, 80), "a\r\n\r\nb");
-  EXPECT_EQ(fit_to_window("", 24, 80), "");
+  const auto fitted = [](const std::string& text, std::size_t rows, std::size_t columns, std::size_t first = 0) {
+    return fit_to_window(text, rows, columns, first);
+  };
+  EXPECT_EQ(fitted("first line\nsecond\nthird\n", 2, 5), "first\r\nsecon");
+  EXPECT_EQ(fitted("a\n\nb\n", 24, 80), "a\r\n\r\nb");
+  EXPECT_EQ(fitted("", 24, 80), "");
+  EXPECT_EQ(fitted("a\nb\nc\nd\n", 2, 5, 1), "b\r\nc");
+  EXPECT_EQ(fitted("a\nb\nc\nd\n", 2, 5, 9), "c\r\nd");
 }
 
 // A snapshot as docs/protocol/live.md shows it.
@@ -53,12 +58,6 @@ TEST(Top, ShowsWhatTheDaemonDoes) {
             "ok  up 1 min  rss 1.0 MiB  3 requests open  1 of 20 failed\n"
             "between tokens 8.1 / 12.0 / 22.0 ms (p50 / p95 / p99)  first token 40 / 900 ms\n"
             "30 ms between tokens are promised, longest pause 22 ms, 99.5 % on time\n"
-            "memory ##########---------- 1.0 MiB of 2.0 MiB\n"
-            "model tiny  1.0 MiB  ready  3 requests in use\n"
-            "model big  2.0 KiB  loading 25 %  0 requests in use\n"
-            "1 model not loaded\n"
-            "Vulkan0  ##########---------- 1.0 KiB of 2.0 KiB  50 % busy\n"
-            "iGPU  0 % busy\n"
             "worker 0 tiny  #####--------------- 4096 of 16384 cells\n"
             "    0 decode                         812 tokens, 12 of them new  key:ci  claude-code 7b1c03f2\n"
             "    1 prefill  ##########----------  1500 of 3000 tokens  uid:1000\n"
@@ -66,6 +65,12 @@ TEST(Top, ShowsWhatTheDaemonDoes) {
             "2 requests waiting\n"
             "    1 queued        0.4 s  tiny  key:ci  a1 (sub-agent)  request 6  background\n"
             "    2 loading       0.1 s  tiny  other\n"
+            "memory ##########---------- 1.0 MiB of 2.0 MiB\n"
+            "model tiny  1.0 MiB  ready  3 requests in use\n"
+            "model big  2.0 KiB  loading 25 %  0 requests in use\n"
+            "1 model not loaded\n"
+            "Vulkan0  ##########---------- 1.0 KiB of 2.0 KiB  50 % busy\n"
+            "iGPU  0 % busy\n"
             "KV    STATES     SIZE  HITS  CAME DOWN  CAME UP\n"
             "hot        2  2.0 KiB     7               512 B\n"
             "warm       0      0 B     0    4.0 KiB      0 B\n"

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import termios
 import threading
 import unittest
 
@@ -315,6 +316,14 @@ class Views(CliTest):
             top.type("\x03")
             self.assertEqual(0, top.wait())
             self.assertTrue(top.seen.endswith(b"\x1b[?1049l"), "the user's own screen is back")
+
+    def test_top_scrolls_and_ends_with_q(self):
+        with self.terminal("top", "--interval", "0.1") as top:
+            top.expect(r"\r\nKV ")
+            top.type("\x1b[6~")
+            top.type("q")
+            self.assertEqual(0, top.wait())
+            self.assertEqual(top.before[3], termios.tcgetattr(top.master)[3], "the terminal echoes again")
 
 
 if __name__ == "__main__":

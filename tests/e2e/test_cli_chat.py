@@ -37,6 +37,21 @@ class Chat(CliTest):
             self.assertEqual(0, chat.wait())
         self.assertEqual({}, self.sessions(), "a session without a name ends with its chat")
 
+    def test_tab_completes_and_another_model_goes_on(self):
+        with self.terminal("chat", "--max-tokens", "4") as chat:
+            chat.prompt()
+            chat.type("/reg\t")
+            chat.expect("enerate")
+            chat.type("\x15/model \t")
+            chat.expect("/model uma-tiny\r\n")
+            chat.type(f"{self.model.stem}\r")
+            chat.expect("new session")
+            chat.prompt()
+            chat.type("/copy\r")
+            self.assertIn("no answer yet", chat.prompt())
+            chat.type("/exit\r")
+            self.assertEqual(0, chat.wait())
+
     def test_ctrl_c_stops_the_turn_and_the_conversation_goes_on(self):
         with self.terminal("chat", *self.LONG) as chat:
             chat.prompt()

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
+#include <filesystem>
 #include <format>
+#include <fstream>
 #include <iostream>
 #include <optional>
 #include <span>
@@ -11,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/base64.h"
 #include "base/clock.h"
 #include "uma-cli/chat/input.h"
 #include "uma-cli/chat/turn.h"
@@ -35,7 +40,14 @@ class Chat {
         lines_(lines),
         output_(output),
         interrupts_(interrupts),
-        shows_usage_(options.shows_usage) {}
+        model_(options.model),
+        shows_usage_(options.shows_usage) {
+    lines.complete_with([this](const std::string& typed) { return completions_of(typed); });
+  }
+  // The reader outlives the chat.
+  ~Chat() { lines_.complete_with(nullptr); }
+  Chat(const Chat&) = delete;
+  Chat& operator=(const Chat&) = delete;
 
   Result<void> run() {
     auto result = begin();
@@ -51,12 +63,12 @@ class Chat {
     std::string_view help;
     Result<void> (Chat::*run)(const std::string& argument);
   };
-  static const std::array<Command, 13> kCommands;
+  static const std::array<Command, 16> kCommands;
 
   // --- the conversation
 
   Result<void> begin() {
-    auto model = find_model(client_, options_.model, interrupts_);
+    auto model = find_model(client_, model_, interrupts_);
     if (!model) return std::unexpected(model.error());
     for (const std::string& name : options_.attachments.images) {
       if (auto added = attach(name, Media::image); !added) return added;
@@ -134,6 +146,7 @@ class Chat {
     // The user is always told that the oldest turns were dropped.
     const bool was_full = int_field(end->usage, "dropped_turns") > 0;
     if ((shows_usage_ || was_full) && !end->usage.empty()) std::cerr << receipt_line(end->usage) << std::endl;
+    last_reply_ = end->text;
     if (end->is_output_closed) is_over_ = true;
     if (end->is_interrupted && (!lines_.is_terminal() || interrupts_.must_leave())) return interrupted();
     return {};
@@ -178,7 +191,7 @@ class Chat {
   Result<void> start_session(const std::string& name, const std::string& system) {
     CreateSession create;
     create.name = name;
-    create.model = options_.model;
+    create.model = model_;
     create.system = system;
     create.on_full = options_.on_full;
     if (name.empty()) create.ttl_s = kUnnamedTtlS;
@@ -246,8 +259,9 @@ class Chat {
     for (const Command& command : kCommands) {
       text += std::format("  {:<16}{}\n", std::format("/{} {}", command.name, command.argument), command.help);
     }
-    return print(output_,
-                 text + "  A line that ends in \\ continues on the next line. Ctrl-C stops an answer, Ctrl-D leaves.\n");
+    return print(output_, text +
+                              "  A line that ends in \\ continues on the next line. Tab completes, Ctrl-R searches, Ctrl-C "
+                              "stops an answer, Ctrl-D leaves.\n");
   }
 
   Result<void> image(const std::string& name) {
@@ -296,6 +310,72 @@ class Chat {
     return enter(*session, "forked into");
   }
 
+  Result<void> change_model(const std::string& name) {
+    if (name.empty()) return refuse("/model needs a name: Tab lists them");
+    auto models = client_.call({{"type", "models"}}, "models");
+    if (!models) return std::unexpected(models.error());
+    const bool is_known = std::ranges::any_of(array_field(*models, "models"), [&](const boost::json::value& model) {
+      return model.is_object() && is_called(model.get_object(), name);
+    });
+    if (!is_known) return refuse(std::format("there is no model {}: Tab lists them", printable_line(name)));
+    model_ = name;
+    return start_session("", options_.system);
+  }
+
+  // A terminal puts what follows this code into the clipboard of the machine where it is shown.
+  Result<void> copy_reply(const std::string&) {
+    if (last_reply_.empty()) return refuse("there is no answer yet to copy");
+    if (!lines_.is_terminal()) return refuse("/copy needs a terminal");
+    if (output_.write_verbatim("\x1b]52;c;" + base64_of(last_reply_) + "\x07") != WriteEnd::done) return {};
+    return say(std::format("{} sent to the clipboard, if the terminal allows that\n",
+                           count_of(static_cast<std::int64_t>(last_reply_.size()), "byte")));
+  }
+
+  Result<void> save(const std::string& path) {
+    if (path.empty()) return refuse("/save needs the name of a file");
+    if (std::filesystem::exists(path)) return refuse(std::format("{} exists already", printable_line(path)));
+    auto session = get_session(client_, id_);
+    if (!session) return std::unexpected(session.error());
+    std::string text = text_field(*session, "text");
+    for (const boost::json::value& each : array_field(*session, "messages")) {
+      if (!each.is_object()) continue;
+      const std::string role = text_field(each.get_object(), "role");
+      const std::string_view heading = role == "user" ? "You" : role == "assistant" ? "Reply" : std::string_view(role);
+      text += std::format("## {}\n\n{}\n\n", heading, text_field(each.get_object(), "content"));
+    }
+    std::ofstream file(path);
+    file << text;
+    file.close();
+    if (!file) return refuse(std::format("{} cannot be written: {}", printable_line(path), std::strerror(errno)));
+    return say(std::format("saved {}\n", human_bytes(static_cast<double>(text.size()))));
+  }
+
+  // The Tab key completes a command, or the name after it.
+  std::vector<std::string> completions_of(const std::string& typed) {
+    std::vector<std::string> all;
+    const auto add = [&](std::string line) {
+      if (line.starts_with(typed)) all.push_back(std::move(line));
+    };
+    if (typed.starts_with("/model ")) {
+      for (const std::string& name : names_of("models", "models", "name")) add("/model " + name);
+    } else if (typed.starts_with("/switch ")) {
+      for (const std::string& name : names_of("list_sessions", "sessions", "name")) add("/switch " + name);
+    } else if (typed.starts_with('/')) {
+      for (const Command& command : kCommands) add(std::format("/{}{}", command.name, command.argument.empty() ? "" : " "));
+    }
+    return all;
+  }
+  std::vector<std::string> names_of(std::string_view request, std::string_view answer, std::string_view field) {
+    std::vector<std::string> names;
+    const auto listed = client_.call({{"type", std::string(request)}}, answer);
+    if (!listed) return names;
+    for (const boost::json::value& each : array_field(*listed, answer)) {
+      if (each.is_object() && !text_field(each.get_object(), field).empty())
+        names.push_back(text_field(each.get_object(), field));
+    }
+    return names;
+  }
+
   Result<void> toggle_usage(const std::string&) {
     shows_usage_ = !shows_usage_;
     return say(shows_usage_ ? "receipts are shown\n" : "receipts are not shown\n");
@@ -311,6 +391,8 @@ class Chat {
   LineReader& lines_;
   Output& output_;
   Interrupts& interrupts_;
+  std::string model_;  // New sessions have it; empty: the default model.
+  std::string last_reply_;
   std::string id_;                        // Id of the current session.
   boost::json::array parts_;              // Images and clips to send with the next message.
   std::vector<std::string> unnamed_ids_;  // Sessions that are deleted when this chat ends.
@@ -318,7 +400,7 @@ class Chat {
   bool is_over_ = false;
 };
 
-constexpr std::array<Chat::Command, 13> Chat::kCommands = {{
+constexpr std::array<Chat::Command, 16> Chat::kCommands = {{
     {"help", "", "show this list", &Chat::help},
     {"image", "FILE", "attach an image to the next message", &Chat::image},
     {"audio", "FILE", "attach a clip of sound to the next message", &Chat::audio},
@@ -329,6 +411,9 @@ constexpr std::array<Chat::Command, 13> Chat::kCommands = {{
     {"fork", "[NAME]", "continue in a copy of this session", &Chat::fork},
     {"rewind", "N", "keep turns 0 to N, forget the rest", &Chat::rewind},
     {"regenerate", "", "generate another answer to the last message", &Chat::regenerate},
+    {"model", "NAME", "start a session with another model", &Chat::change_model},
+    {"copy", "", "put the last answer into the clipboard", &Chat::copy_reply},
+    {"save", "FILE", "write the conversation into a file, as Markdown", &Chat::save},
     {"usage", "", "show or hide the receipt of each answer", &Chat::toggle_usage},
     {"exit", "", "leave", &Chat::leave},
     {"quit", "", "leave", &Chat::leave},

@@ -2,6 +2,8 @@
 
 #include <csignal>
 #include <deque>
+#include <fstream>
+#include <iterator>
 #include <unistd.h>
 
 #include <boost/json/array.hpp>
@@ -19,7 +21,13 @@ namespace {
 class ScriptedLines final : public LineReader {
  public:
   ScriptedLines(bool is_terminal, std::vector<Line> lines) : is_terminal_(is_terminal), lines_(lines.begin(), lines.end()) {}
+  void complete_with(const Completer& completer) override { completer_ = completer; }
+  // A line that begins with a tab is completed, not typed.
   Line read(const std::string&) override {
+    while (!lines_.empty() && lines_.front().text.starts_with('\t')) {
+      completed_.push_back(completer_(lines_.front().text.substr(1)));
+      lines_.pop_front();
+    }
     if (lines_.empty()) return {LineEnd::end_of_input, ""};
     Line line = lines_.front();
     lines_.pop_front();
@@ -27,10 +35,13 @@ class ScriptedLines final : public LineReader {
   }
   [[nodiscard]] bool is_terminal() const override { return is_terminal_; }
   [[nodiscard]] std::size_t lines_left() const { return lines_.size(); }
+  [[nodiscard]] const std::vector<std::vector<std::string>>& completed() const { return completed_; }
 
  private:
   const bool is_terminal_;
   std::deque<Line> lines_;
+  Completer completer_;
+  std::vector<std::vector<std::string>> completed_;
 };
 
 Line typed(std::string text) {
@@ -74,7 +85,11 @@ class FakeSessions {
     } else if (!std::ranges::contains(live_, session)) {
       connection.fail(request, kUnknownSession);
     } else if (type == "get_session") {
-      connection.answer(request, "session", {{"session_id", session}, {"turns", 3}});
+      connection.answer(request, "session",
+                        {{"session_id", session},
+                         {"turns", 3},
+                         {"messages", boost::json::array{boost::json::object{{"role", "user"}, {"content", "one"}},
+                                                         boost::json::object{{"role", "assistant"}, {"content", "two"}}}}});
     } else if (type == "end_session" || type == "rewind_session") {
       if (type == "end_session") std::erase(live_, session);
       connection.answer(request, "ack", {{"turns", 1}});
@@ -98,6 +113,7 @@ class ChatTest : public ::testing::Test {
     ScriptedLines reader(is_terminal, std::move(lines));
     auto result = run_chat(**client, options_, reader, screen_.output(), interrupts_);
     lines_left_ = reader.lines_left();
+    completed_ = reader.completed();
     return result;
   }
 
@@ -106,6 +122,7 @@ class ChatTest : public ::testing::Test {
   FakeSessions sessions_;
   ChatOptions options_;
   std::size_t lines_left_ = 0;
+  std::vector<std::vector<std::string>> completed_;
 };
 
 TEST_F(ChatTest, EachLineIsATurnOfOneSessionThatEndsWithTheChat) {
@@ -183,6 +200,31 @@ TEST_F(ChatTest, ImagesGoWithTheNextMessage) {
   EXPECT_EQ(content(5), R"([{"url":"http://host/b.png","type":"image"},{"type":"text","text":"And this?"}])");
   EXPECT_EQ(text_field(sessions_.request(6), "prompt"), "Well.");
   EXPECT_THAT(screen_.text(), ::testing::HasSubstr("1 file with the next message"));
+}
+
+TEST_F(ChatTest, TabCompletesCommandsAndNames) {
+  ASSERT_TRUE(chat({typed("\t/s"), typed("\t/model "), typed("\t/switch "), typed("\thello"), typed("\t/x")}));
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(completed_, (std::vector<Lines>{{"/system ", "/sessions", "/switch ", "/save "}, {"/model m"}, {}, {}, {}}));
+  EXPECT_EQ(common_beginning({"/sessions", "/switch "}), "/s");
+  EXPECT_EQ(common_beginning({"\u00e4", "\u00f6"}), "") << "not half of a character";
+}
+
+TEST_F(ChatTest, AnotherModelTheClipboardAndAFile) {
+  const std::string path = ::testing::TempDir() + "uma-chat-" + std::to_string(getpid()) + ".md";
+  ::testing::internal::CaptureStderr();
+  ASSERT_TRUE(chat({typed("/copy"), typed("/model nope"), typed("/model m"), typed("one"), typed("/copy"),
+                    typed("/save " + path), typed("/save " + path)}));
+  const std::string told = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(told, ::testing::HasSubstr("no answer yet"));
+  EXPECT_THAT(told, ::testing::HasSubstr("there is no model nope"));
+  EXPECT_THAT(told, ::testing::HasSubstr("exists already"));
+  EXPECT_EQ(text_field(sessions_.request(4), "model"), "m");
+  EXPECT_THAT(screen_.text(), ::testing::HasSubstr("\x1b]52;c;KGdlbmVyYXRlKQ==\x07"));
+  std::ifstream file(path);
+  const std::string saved((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  EXPECT_EQ(saved, "## You\n\none\n\n## Reply\n\ntwo\n\n");
+  unlink(path.c_str());
 }
 
 TEST_F(ChatTest, ASpaceInFrontSendsASlashAsText) {

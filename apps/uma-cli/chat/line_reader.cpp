@@ -1,5 +1,6 @@
 #include "uma-cli/chat/line_reader.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -10,6 +11,9 @@
 #include <histedit.h>
 
 #include "base/check.h"
+#include "base/printable.h"
+#include "base/thrown.h"
+#include "base/utf8.h"
 #include "uma-cli/chat/history.h"
 
 namespace uma::cli {
@@ -75,6 +79,8 @@ class EditedLines final : public LineReader {
     el_set(edit_, EL_SIGNAL, 0);
     el_set(edit_, EL_HIST, history, history_);
     el_set(edit_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+    el_set(edit_, EL_ADDFN, "uma-complete", "Completes commands and names", &EditedLines::complete);
+    el_set(edit_, EL_BIND, "^I", "uma-complete", nullptr);
     el_source(edit_, nullptr);  // Reads the user's ~/.editrc.
     HistEvent event{};
     history(history_, &event, H_SETSIZE, static_cast<int>(kHistoryLinesMax));
@@ -111,8 +117,27 @@ class EditedLines final : public LineReader {
     return line;
   }
   [[nodiscard]] bool is_terminal() const override { return true; }
+  void complete_with(const Completer& completer) override { completer_ = completer; }
 
  private:
+  // Inserts what all candidates have in common, and lists them if that is nothing.
+  static unsigned char complete(EditLine* edit, int) {
+    const EditedLines& self = self_of(edit);
+    const LineInfo* const line = el_line(edit);
+    const std::string typed(line->buffer, static_cast<std::size_t>(line->cursor - line->buffer));
+    std::vector<std::string> candidates;
+    if (self.completer_) run_noting([&] { candidates = self.completer_(typed); });
+    if (candidates.empty()) return CC_ERROR;
+    const std::string common = common_beginning(candidates);
+    if (common.size() > typed.size()) {
+      return el_insertstr(edit, common.c_str() + typed.size()) == 0 ? CC_REFRESH : CC_ERROR;
+    }
+    if (candidates.size() == 1) return CC_ERROR;
+    std::fputs("\n", self.output_);
+    for (const std::string& each : candidates) std::fprintf(self.output_, "%s\n", printable_line(each).c_str());
+    std::fflush(self.output_);
+    return CC_REDISPLAY;
+  }
   static EditedLines& self_of(EditLine* edit) {
     void* self = nullptr;
     el_get(edit, EL_CLIENTDATA, &self);
@@ -174,10 +199,21 @@ class EditedLines final : public LineReader {
   EditLine* edit_ = nullptr;
   History* history_ = nullptr;
   std::string prompt_;
+  Completer completer_;
   LineEnd stopped_by_ = LineEnd::line;
 };
 
 }  // namespace
+
+std::string common_beginning(const std::vector<std::string>& texts) {
+  if (texts.empty()) return {};
+  std::string_view common = texts.front();
+  for (const std::string& text : texts) {
+    common = common.substr(0, static_cast<std::size_t>(std::ranges::mismatch(common, text).in1 - common.begin()));
+  }
+  while (!common.empty() && !is_utf8(common)) common.remove_suffix(1);
+  return std::string(common);
+}
 
 std::unique_ptr<LineReader> read_lines_from(int fd, Interrupts& interrupts) {
   return std::make_unique<PlainLines>(fd, interrupts);

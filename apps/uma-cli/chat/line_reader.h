@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "uma-cli/chat/interrupts.h"
 
@@ -22,9 +24,14 @@ struct Line {
   std::string text;  // The line without its newline.
 };
 
+// Returns the lines that begin with `typed`, for the Tab key.
+using Completer = std::function<std::vector<std::string>(const std::string& typed)>;
+
 class LineReader {
  public:
   virtual ~LineReader() = default;
+  // Readers without a terminal complete nothing.
+  virtual void complete_with(const Completer& /*completer*/) {}
   // Blocks. Shows `prompt` only at a terminal.
   virtual Line read(const std::string& prompt) = 0;
   [[nodiscard]] virtual bool is_terminal() const = 0;
@@ -32,6 +39,9 @@ class LineReader {
 
 // Reads lines of `fd` without prompts. A line longer than any request ends the input.
 std::unique_ptr<LineReader> read_lines_from(int fd, Interrupts& interrupts);
+
+// The longest text with which all of them begin.
+[[nodiscard]] std::string common_beginning(const std::vector<std::string>& texts);
 
 // Edits lines on standard input and shows them on `output` (stdout or stderr), with the history of `history_path` (empty: in
 // memory only). At most one exists in a process, because libedit owns the terminal's modes while a line is read.

@@ -9,8 +9,10 @@
 
 #include <boost/json/serialize.hpp>
 
+#include "uma-cli/chat/reply_view.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/format.h"
+#include "uma-cli/printable.h"
 
 namespace uma::cli {
 namespace {
@@ -21,7 +23,9 @@ constexpr std::chrono::milliseconds kCancelWait{3000};
 
 class Turn {
  public:
-  Turn(Client& client, Output& output, Interrupts& interrupts) : client_(client), output_(output), interrupts_(interrupts) {}
+  Turn(Client& client, Output& output, Interrupts& interrupts) : client_(client), output_(output), interrupts_(interrupts) {
+    if (output.is_terminal()) view_.emplace(output.window().columns, wants_colour());
+  }
 
   Result<TurnEnd> run(boost::json::object request) {
     auto finished = generate(std::move(request));
@@ -90,8 +94,9 @@ class Turn {
   }
 
   Result<void> show(const std::string& text) {
+    end_.text += text;
     if (end_.is_output_closed) return {};
-    switch (output_.write(text)) {
+    switch (view_ ? output_.write_verbatim(view_->take(printable(text))) : output_.write(text)) {
       case WriteEnd::done:
       case WriteEnd::interrupted:  // look_around() handles the signal.
         break;
@@ -140,6 +145,7 @@ class Turn {
   // Ends the text with a newline. After a failure this is needed only for a line that was begun on a terminal, because the
   // message follows on its own line. The terminal's echo of Ctrl-C begins a line, too.
   void end_line(bool is_success) {
+    if (view_ && !end_.is_output_closed) (void)output_.write_verbatim(view_->end());
     const bool is_wanted = output_.is_terminal() ? !output_.at_line_start() || end_.is_interrupted : is_success;
     if (is_wanted && !end_.is_output_closed && output_.write("\n") == WriteEnd::closed) end_.is_output_closed = true;
   }
@@ -151,6 +157,7 @@ class Turn {
   std::string cancel_id_;
   std::optional<SteadyClock::time_point> cancel_until_;
   std::optional<Failure> failure_;
+  std::optional<ReplyView> view_;  // Set at a terminal.
   TurnEnd end_;
 };
 

@@ -19,11 +19,11 @@
 namespace uma::cli {
 namespace {
 
-constexpr std::size_t kNameBytesMax = 128;
+constexpr std::size_t kModelNameBytesMax = 128;
 
 bool is_name(std::string_view name) {
   const auto is_bad = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == '\x7f'; };
-  return !name.empty() && name.size() <= kNameBytesMax && std::ranges::none_of(name, is_bad) && is_utf8(name);
+  return !name.empty() && name.size() <= kModelNameBytesMax && std::ranges::none_of(name, is_bad) && is_utf8(name);
 }
 
 // Text as a YAML scalar, in quotes unless it is a plain word.
@@ -119,7 +119,7 @@ Result<std::string> with_model(const std::string& text, const NewModel& model) {
   for (const std::string& name : added) {
     if (!is_name(name))
       return fail(ExitCode::usage,
-                  std::format("\"{}\" is not a valid model name: use 1 to {} bytes without blanks", name, kNameBytesMax));
+                  std::format("\"{}\" is not a valid model name: use 1 to {} bytes without blanks", name, kModelNameBytesMax));
     if (!names->all.insert(name).second)
       return fail(ExitCode::usage, std::format("the name {} is already taken: choose another one", name));
   }
