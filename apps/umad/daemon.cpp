@@ -300,8 +300,8 @@ Expected<std::vector<server::ApiKey>> Daemon::read_keys() {
   auto keys = server::parse_api_keys(text->value_or(""));
   if (keys && keys->empty()) {
     return fail(ErrorCode::proto_field,
-                "the database has no keys: make one with umad key new NAME, add admin=true to its line, and name the file with "
-                "the line in http.keys_file (--http-keys) for one start");
+                "the database has no keys: make one with umad key new NAME --admin, and name the file with its line in "
+                "http.keys_file (--http-keys) for one start");
   }
   shared_keys_ = std::move(*store);
   return keys;

@@ -101,14 +101,17 @@ int run_umad(const Config& config, server::PassedSockets passed, const std::opti
   return Daemon(config, std::move(passed), supervised, std::move(*models), std::move(*catalog)).run();
 }
 
-// `umad key new NAME` prints a key for a client, and the line for the keys file.
+// `umad key new NAME [--admin]` prints a key for a client, and the line for the keys file.
 int run_key(const std::vector<std::string>& arguments) {
-  if (arguments.size() != 3 || arguments[1] != "new" || arguments[2].starts_with('-')) {
-    std::fputs("usage: umad key new NAME\nPrints a key for an HTTP client, and the line for the file of --http-keys.\n",
-               stderr);
+  const bool is_admin = arguments.size() == 4 && arguments[3] == "--admin";
+  if ((arguments.size() != 3 && !is_admin) || arguments[1] != "new" || arguments[2].starts_with('-')) {
+    std::fputs(
+        "usage: umad key new NAME [--admin]\n"
+        "Prints a key for an HTTP client, and the line for the file of --http-keys. --admin: it may change models and keys.\n",
+        stderr);
     return 1;
   }
-  const auto made = server::make_api_key(arguments[2]);
+  const auto made = server::make_api_key(arguments[2], {.is_admin = is_admin});
   if (!made) {
     std::fputs(std::format("umad: {}\n", made.error().message).c_str(), stderr);
     return 1;

@@ -114,6 +114,8 @@ class Keys(unittest.TestCase):
         self.assertEqual(1, refused.returncode)
         self.assertIn("--http-keys", refused.stderr)
         self.assertEqual(1, uma.run_umad("key", "new", "two words").returncode)
+        self.assertEqual(1, uma.run_umad("key", "new", "boss", "--adm").returncode)
+        self.assertRegex(uma.run_umad("key", "new", "boss", "--admin").stdout, r"(?m)^line +boss +sha256:[0-9a-f]{64} .*admin=true$")
 
 
 def answer_to_user(uid, port, path, *lines, method="GET", body=""):
