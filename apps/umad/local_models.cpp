@@ -64,7 +64,7 @@ std::string shown_source(std::string_view source) {
 
 // --- Threads
 
-Expected<Unit> LocalModels::start(const std::string& source, std::function<void(Work&)> work) {
+Expected<Unit> LocalModels::start(const std::string& source, std::function<void(Work&)> work, std::shared_ptr<PullSink> sink) {
   return contain([&]() -> Expected<Unit> {
     const MutexLock lock(mutex_);
     if (is_stopped_) return fail(ErrorCode::limit_wait, "the daemon is stopping");
@@ -73,9 +73,13 @@ Expected<Unit> LocalModels::start(const std::string& source, std::function<void(
       return other->has_ended;
     });
     const auto is_same = [&](const auto& other) { return other->is_under_way && other->source == source; };
-    if (!source.empty() && std::ranges::any_of(works_, is_same)) {
-      return fail(ErrorCode::limit_wait,
-                  std::format("{} is being downloaded for another request: try again later", shown_source(source)));
+    if (const auto same = std::ranges::find_if(works_, is_same); !source.empty() && same != works_.end()) {
+      if ((*same)->is_unwanted) {
+        return fail(ErrorCode::limit_wait,
+                    std::format("the download of {} is being ended: try again later", shown_source(source)));
+      }
+      (*same)->sinks.push_back(std::move(sink));
+      return Unit{};
     }
     const auto count = [&](bool are_pulls) REQUIRES_LOCK(mutex_) {
       return std::ranges::count_if(
@@ -94,6 +98,7 @@ Expected<Unit> LocalModels::start(const std::string& source, std::function<void(
     }
     works_.reserve(works_.size() + 1);  // So that a thread that has begun is kept.
     auto begun = std::make_unique<Work>(source);
+    if (sink) begun->sinks.push_back(std::move(sink));
     begun->thread = std::thread([this, work = std::move(work), mine = begun.get()] {
       run_noting([&] { work(*mine); });
       const MutexLock end_lock(mutex_);
@@ -104,9 +109,10 @@ Expected<Unit> LocalModels::start(const std::string& source, std::function<void(
   });
 }
 
-void LocalModels::set_done(Work& work) {
+std::vector<std::shared_ptr<PullSink>> LocalModels::set_done(Work& work) {
   const MutexLock lock(mutex_);
   work.is_under_way = false;
+  return std::exchange(work.sinks, {});
 }
 
 void LocalModels::cancel() {
@@ -124,11 +130,6 @@ void LocalModels::stop() {
   for (const auto& work : works) work->thread.join();
 }
 
-bool LocalModels::is_stopped() const {
-  const MutexLock lock(mutex_);
-  return is_stopped_;
-}
-
 // --- Downloads
 
 void LocalModels::pull(std::string source, std::shared_ptr<PullSink> sink) {
@@ -141,27 +142,51 @@ void LocalModels::pull(std::string source, std::shared_ptr<PullSink> sink) {
     return sink->end(
         fail(ErrorCode::io_failed, "there is no folder for models, because neither XDG_DATA_HOME nor HOME is set for umad"));
   }
-  const auto started = start(source, [this, source, sink](Work& mine) {
+  const auto run = [this, source](Work& mine) {
     set_thread_name("uma-pull");
-    run_pull(source, *sink, mine);
-  });
-  if (!started) sink->end(std::unexpected(started.error()));
+    run_pull(source, mine);
+  };
+  if (const auto started = start(source, run, sink); !started) sink->end(std::unexpected(started.error()));
 }
 
-void LocalModels::run_pull(const std::string& source, PullSink& sink, Work& mine) {
-  auto fetched = contain([&] { return fetch(source, sink); });
-  set_done(mine);
+std::vector<PullInProgress> LocalModels::pulls() const {
+  const MutexLock lock(mutex_);
+  std::vector<PullInProgress> all;
+  for (const auto& work : works_) {
+    if (work->is_under_way && !work->source.empty()) all.emplace_back(shown_source(work->source), work->progress);
+  }
+  return all;
+}
+
+void LocalModels::run_pull(const std::string& source, Work& mine) {
+  const auto fetched = contain([&] { return fetch(source, mine); });
+  const std::vector<std::shared_ptr<PullSink>> sinks = set_done(mine);
   run_noting([&] {
     if (fetched) return log_info("model   {}: pulled from {}", *fetched, shown_source(source));
     const std::string& message = fetched.error().message;  // The first of several lines is logged.
     log_warning("pull of {}: {}", shown_source(source), message.substr(0, message.find('\n')));
   });
-  sink.end(std::move(fetched));
+  for (const auto& sink : sinks) run_noting([&] { sink->end(fetched); });
 }
 
-Expected<std::string> LocalModels::fetch(const std::string& source, PullSink& sink) {
+bool LocalModels::tell(Work& mine, const PullProgress& progress) {
+  std::vector<std::shared_ptr<PullSink>> sinks;
+  {
+    const MutexLock lock(mutex_);
+    if (is_stopped_) return false;
+    mine.progress = progress;
+    sinks = mine.sinks;
+  }
+  bool is_wanted = false;
+  for (const auto& sink : sinks) is_wanted = sink->update(progress) || is_wanted;
+  const MutexLock lock(mutex_);
+  mine.is_unwanted = !is_wanted && mine.sinks.size() == sinks.size();
+  return !mine.is_unwanted;
+}
+
+Expected<std::string> LocalModels::fetch(const std::string& source, Work& mine) {
   const auto path = run_pull_process(options_.program, options_.folder, source,
-                                     [&](const PullProgress& progress) { return sink.update(progress) && !is_stopped(); });
+                                     [&](const PullProgress& progress) { return tell(mine, progress); });
   if (!path) return std::unexpected(without_folder(path.error(), options_.folder));
   auto name = pool_.name_of_file(*path);
   if (!name) return std::unexpected(without_folder(name.error(), options_.folder));

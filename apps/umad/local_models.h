@@ -34,6 +34,7 @@ class LocalModels final : public ModelLibrary {
   ~LocalModels() override { stop(); }
 
   void pull(std::string source, std::shared_ptr<PullSink> sink) override;
+  [[nodiscard]] std::vector<PullInProgress> pulls() const override;
   void remove(std::string name, Promise<Unit> reply) override;
   void add_alias(std::string model, std::string alias, Promise<Unit> reply) override;
   void read_card(std::string model, Promise<std::string> reply) override;
@@ -47,8 +48,11 @@ class LocalModels final : public ModelLibrary {
  private:
   struct Work {
     std::string source;  // The download's source; empty: a change of names or cards.
-    std::thread thread;
+    std::vector<std::shared_ptr<PullSink>> sinks{};
+    PullProgress progress{};
+    std::thread thread{};
     bool is_under_way = true;  // Its outcome is not known yet.
+    bool is_unwanted = false;  // The download is being ended.
     bool has_ended = false;    // Its thread ends now.
   };
   struct Alias {
@@ -56,15 +60,18 @@ class LocalModels final : public ModelLibrary {
     std::string model;
   };
 
-  // Runs `work` on a thread of its own. Errors: E_LIMIT_003.
-  [[nodiscard]] Expected<Unit> start(const std::string& source, std::function<void(Work&)> work);
-  void set_done(Work& work);  // Before anybody is told, so that who is told may begin it again.
+  // Runs `work` on a thread of its own; `sink` follows a download. Errors: E_LIMIT_003.
+  [[nodiscard]] Expected<Unit> start(const std::string& source, std::function<void(Work&)> work,
+                                     std::shared_ptr<PullSink> sink = nullptr);
+  // Before anybody is told, so that who is told may begin it again. Returns the sinks.
+  std::vector<std::shared_ptr<PullSink>> set_done(Work& work);
   // Runs `work` on a thread of its own, and replies with its result.
   template <class T>
   void run_change(std::function<Expected<T>()> work, Promise<T> reply);
-  void run_pull(const std::string& source, PullSink& sink, Work& mine);
-  [[nodiscard]] Expected<std::string> fetch(const std::string& source, PullSink& sink);
-  [[nodiscard]] bool is_stopped() const;
+  void run_pull(const std::string& source, Work& mine);
+  [[nodiscard]] Expected<std::string> fetch(const std::string& source, Work& mine);
+  // Tells all sinks. Returns whether one of them still wants the download, and the daemon does not stop.
+  [[nodiscard]] bool tell(Work& mine, const PullProgress& progress);
   [[nodiscard]] Expected<std::string> change_card(const std::string& model, const std::string& card,
                                                   const std::optional<std::string>& was);
   [[nodiscard]] Expected<Unit> name_model(const std::string& model, const std::string& alias);

@@ -1,5 +1,6 @@
 #include "umad/local_models.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -151,15 +152,26 @@ class Library : public PullProcess {
   std::unique_ptr<LocalModels> models_;
 };
 
-TEST_F(Library, ASourceIsPulledOnceAtATime) {
-  start("until [ -e '" + (folder_ / "go").string() + "' ]; do sleep 0.01; done; echo 'uma-cli: no'; exit 1\n");
+TEST_F(Library, WhoPullsTheSameSourceFollowsTheSameDownload) {
+  const std::string runs = (folder_ / "runs").string();
+  start("echo \"$6\" >> '" + runs + "'; until [ -e '" + (folder_ / "go").string() +
+        "' ]; do sleep 0.01; done; echo 'uma-cli: no'; exit 1\n");
   const auto first = pull("owner/repo");
-  EXPECT_EQ(pull("owner/repo")->wait().error().code, ErrorCode::limit_wait);
-  const auto other = pull("owner/other");
+  const auto second = pull("owner/repo");
+  const auto other = pull("https://host.example/m.gguf?token=secret");
+  const std::vector<PullInProgress> all = models_->pulls();
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].source, "owner/repo");
+  EXPECT_EQ(all[1].source, "https://host.example/m.gguf");
   std::ofstream(folder_ / "go") << "yes";
-  EXPECT_EQ(first->wait().error().message, "no");
-  EXPECT_EQ(other->wait().error().message, "no");
+  for (const auto& each : {first, second, other}) EXPECT_EQ(each->wait().error().message, "no");
+  EXPECT_TRUE(models_->pulls().empty());
   EXPECT_EQ(pull("owner/repo")->wait().error().message, "no") << "it may be tried again";
+  std::ifstream file(runs);
+  std::vector<std::string> sources;
+  for (std::string line; std::getline(file, line);) sources.push_back(line);
+  EXPECT_EQ(std::ranges::count(sources, "owner/repo"), 2);
+  EXPECT_EQ(sources.size(), 3u);
 }
 
 TEST_F(Library, AnErrorShowsNeitherTheFolderNorTheSourcesSecrets) {

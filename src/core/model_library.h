@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "core/work/promise.h"
@@ -20,6 +21,11 @@ struct PullProgress {
   std::string file{};  // Name of the file that is being fetched or checked; empty: the hub is asked for it.
   std::uint64_t bytes_done = 0;
   std::optional<std::uint64_t> bytes_total{};
+};
+
+struct PullInProgress {
+  std::string source;  // Without the query of a URL, which may be secret.
+  PullProgress progress{};
 };
 
 // Follows one download. Called by one thread at a time.
@@ -36,9 +42,11 @@ class ModelLibrary {
  public:
   virtual ~ModelLibrary() = default;
   // Downloads `source`: a URL, or OWNER/REPO[:FILE-OR-QUANT] on the hub. The model is known by its file's name, and by `source`
-  // without the query of a URL, if that may be a name. Errors: E_PROTO_003 for another text, E_LIMIT_003 if too many downloads
-  // are in progress or one of this source is, E_IO_001.
+  // without the query of a URL, if that may be a name. A download of this source that is in progress is followed, and goes on
+  // while one of its sinks wants it. Errors: E_PROTO_003 for another text, E_LIMIT_003 if too many downloads are in progress,
+  // E_IO_001.
   virtual void pull(std::string source, std::shared_ptr<PullSink> sink) = 0;
+  [[nodiscard]] virtual std::vector<PullInProgress> pulls() const = 0;
   // Deletes the files of a model in the models folder, after unloading it, and all names that add_alias() gave it; or only the
   // alias that `name` is. Errors: E_MODEL_001, E_SESSION_002 while the model is in use, E_MODEL_003 if it lies elsewhere.
   virtual void remove(std::string name, Promise<Unit> reply) = 0;

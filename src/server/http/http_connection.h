@@ -158,6 +158,8 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
                                std::type_identity_t<std::size_t (*)(const T&)> bytes_of = nullptr);
   Awaitable<bool> respond(int status, std::string_view content_type, std::string body, bool keep_alive,
                           std::string_view header = "");
+  // Answers with JSON that clients read again and again: with its ETag, and with 304 alone if the client has it already.
+  Awaitable<bool> respond_if_changed(std::string body, const HttpRequest& request);
   Awaitable<bool> respond_error(int status, const Error& error, bool keep_alive, std::string_view field = "",
                                 std::string_view header = "");
   Awaitable<bool> respond_rejected(const wire::RejectedBody& rejected, const HttpRequest& request);

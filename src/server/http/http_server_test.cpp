@@ -451,6 +451,24 @@ TEST_F(HttpServerTest, ListsSessionsInPages) {
   }
 }
 
+TEST_F(HttpServerTest, ListsThatAClientHasAreNotSentAgain) {
+  start();
+  HttpClient one = client();
+  for (const std::string path : {"/v1/sessions", "/v1/models"}) {
+    one.get(path);
+    const Answer first = one.answer();
+    const std::size_t at = first.head.find("ETag: ");
+    ASSERT_NE(at, std::string::npos) << path;
+    const std::string etag = first.head.substr(at + 6, first.head.find("\r\n", at) - at - 6);
+    one.get(path, "If-None-Match: " + etag + "\r\n");
+    const Answer again = one.answer();
+    EXPECT_EQ(again.status, 304) << path;
+    EXPECT_EQ(again.body, "");
+    one.get(path, "If-None-Match: \"another\"\r\n");
+    EXPECT_EQ(one.answer().body, first.body);
+  }
+}
+
 TEST_F(HttpServerTest, AnswersEmbeddingsAndChargesTheirTokens) {
   ApiKey key = key_named("ci");
   key.tokens_per_minute = 100;

@@ -272,6 +272,15 @@ void write_status(json::ObjectWriter& object, const ModelInfo& model) {
   status.close();
 }
 
+void append_pull(std::string& out, const PullInProgress& pull) {
+  json::ObjectWriter object(out);
+  object.field("source", pull.source);
+  if (!pull.progress.file.empty()) object.field("file", pull.progress.file);
+  object.field("completed", pull.progress.bytes_done);
+  if (pull.progress.bytes_total) object.field("total", *pull.progress.bytes_total);
+  object.close();
+}
+
 }  // namespace
 
 std::expected<CompletionRequest, RejectedBody> decode_completion(CompletionKind kind, std::string_view body) {
@@ -376,7 +385,7 @@ std::vector<ModelInfo> with_adapters(std::span<const ModelInfo> models) {
   return all;
 }
 
-std::string models_json(std::span<const ModelInfo> models, std::int64_t created_s) {
+std::string models_json(std::span<const ModelInfo> models, std::int64_t created_s, const std::vector<PullInProgress>* pulls) {
   std::string out;
   json::ObjectWriter object(out);
   object.field("object", "list");
@@ -385,6 +394,11 @@ std::string models_json(std::span<const ModelInfo> models, std::int64_t created_
   if (!models.empty()) {
     object.field("first_id", models.front().name);
     object.field("last_id", models.back().name);
+  }
+  if (pulls != nullptr) {
+    json::ObjectWriter uma(object.begin("uma"));
+    json::append_array(uma.begin("pulls"), *pulls, [&](const PullInProgress& pull) { append_pull(out, pull); });
+    uma.close();
   }
   object.close();
   return out;

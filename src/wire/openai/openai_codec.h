@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/model_library.h"
 #include "core/request.h"
 #include "core/session_info.h"
 #include "wire/json_body.h"
@@ -47,6 +48,8 @@ struct CompletionRequest {
 [[nodiscard]] std::string model_json(const ModelInfo& model, std::int64_t created_s);
 // The models, and each of their adapters as a model "MODEL:ADAPTER" behind its model.
 [[nodiscard]] std::vector<ModelInfo> with_adapters(std::span<const ModelInfo> models);
-[[nodiscard]] std::string models_json(std::span<const ModelInfo> models, std::int64_t created_s);
+// `pulls`: for an administrator; null: for others.
+[[nodiscard]] std::string models_json(std::span<const ModelInfo> models, std::int64_t created_s,
+                                      const std::vector<PullInProgress>* pulls = nullptr);
 
 }  // namespace uma::wire

@@ -522,6 +522,8 @@ TEST(ModelsJson, IsAListOfBothApis) {
   const std::vector<ModelInfo> models = {{.name = "a"}, {.name = "b"}};
   EXPECT_THAT(models_json(models, 0), HasSubstr(R"(],"has_more":false,"first_id":"a","last_id":"b"})"));
   EXPECT_EQ(models_json({}, 0), R"({"object":"list","data":[],"has_more":false})");
+  const std::vector<PullInProgress> none;
+  EXPECT_EQ(models_json({}, 0, &none), R"({"object":"list","data":[],"has_more":false,"uma":{"pulls":[]}})");
 }
 
 // --- errors

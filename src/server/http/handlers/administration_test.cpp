@@ -19,6 +19,7 @@ namespace {
 class CardLibrary final : public ModelLibrary {
  public:
   void pull(std::string, std::shared_ptr<PullSink> sink) override { sink->end(fail(ErrorCode::io_failed, "no network")); }
+  [[nodiscard]] std::vector<PullInProgress> pulls() const override { return {}; }
   void remove(std::string, Promise<Unit> reply) override { reply(Unit{}); }
   void add_alias(std::string, std::string, Promise<Unit> reply) override { reply(Unit{}); }
   void read_card(std::string model, Promise<std::string> reply) override {

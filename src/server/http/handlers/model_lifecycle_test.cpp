@@ -25,6 +25,9 @@ class FakeLibrary final : public ModelLibrary {
     sinks_.push_back(std::move(sink));
     changed_.notify_all();
   }
+  [[nodiscard]] std::vector<PullInProgress> pulls() const override {
+    return {{"owner/repo", {.file = "m.gguf", .bytes_done = 5, .bytes_total = 9}}, {"owner/other"}};
+  }
   void remove(std::string name, Promise<Unit> reply) override {
     if (name == "used") return reply(fail(ErrorCode::session_busy, "it is in use"));
     reply(Unit{});
@@ -71,6 +74,14 @@ class LifecycleTest : public HttpServerTest {
 
   FakeLibrary library_;
 };
+
+TEST_F(LifecycleTest, AnAdministratorSeesThePullsBesideTheModels) {
+  start_with(library_);
+  HttpClient one = client();
+  one.get("/v1/models");
+  EXPECT_THAT(one.answer().body, HasSubstr(R"("uma":{"pulls":[{"source":"owner/repo","file":"m.gguf","completed":5,"total":9},)"
+                                           R"({"source":"owner/other","completed":0}]}})"));
+}
 
 TEST_F(LifecycleTest, APullIsToldInLines) {
   start_with(library_);

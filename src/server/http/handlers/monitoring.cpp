@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <chrono>
 #include <format>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/trace.h"
+#include "core/model_library.h"
 #include "server/http/http_connection.h"
 #include "server/http/routes.h"
 #include "wire/ollama/ollama_models.h"
@@ -20,9 +22,12 @@
 namespace uma::server {
 
 handlers::Answer handlers::list_models(HttpConnection& connection, const HttpRequest& request) {
-  return connection.respond(
-      200, kJson, wire::models_json(wire::with_adapters(connection.service().models()), connection.server().started_s),
-      request.keep_alive);
+  const ModelLibrary* const library = connection.server().options.library;
+  std::optional<std::vector<PullInProgress>> pulls;
+  if (library != nullptr && connection.is_administrator()) pulls = library->pulls();
+  return connection.respond_if_changed(wire::models_json(wire::with_adapters(connection.service().models()),
+                                                         connection.server().started_s, pulls ? &*pulls : nullptr),
+                                       request);
 }
 
 handlers::Answer handlers::get_model(HttpConnection& connection, const HttpRequest& request) {

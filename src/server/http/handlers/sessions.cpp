@@ -79,6 +79,7 @@ Answer handlers::list_sessions(HttpConnection& connection, const HttpRequest& re
   auto sessions = co_await connection.ask<SessionList>([&](Promise<SessionList> reply) {
     connection.service().list_sessions(connection.tenant(), std::move(*call), std::move(reply));
   });
+  if (sessions && *sessions) co_return co_await connection.respond_if_changed(wire::sessions_json(**sessions), request);
   co_return co_await connection.respond_with(std::move(sessions), request,
                                              [](const auto& all) { return wire::sessions_json(all); });
 }
