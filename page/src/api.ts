@@ -1,8 +1,8 @@
 // The requests of the page to umad, one function each.
 import { readEvents, readJsonLines, type SseEvent } from './sse.ts';
 import type {
-  ConfigValue, InputItem, ItemPage, KeyInfo, MetadataChanges, Model, NewKey, Receipt, ResponseObject, SamplingDefaults, Session,
-  SessionDetail, SessionOptions,
+  ConfigValue, InputItem, ItemPage, KeyInfo, MetadataChanges, ModelList, NewKey, Receipt, ResponseObject, SamplingDefaults, Session,
+  SessionDetail, SessionOptions, SessionPage,
 } from './types.ts';
 
 const kNameBytesMax = 128;
@@ -59,8 +59,11 @@ export interface PictureEvent {
 interface Call {
   method?: string;
   body?: unknown;  // A Blob as it is, anything else as JSON.
-  signal?: AbortSignal;
+  signal?: AbortSignal | undefined;
+  etag?: string | undefined;
 }
+
+const kNotModified = 304;
 
 async function errorOf(answer: Response): Promise<ApiError> {
   const text = await answer.text().catch(() => '');
@@ -82,7 +85,7 @@ export class Api {
 
   // --- Models
 
-  listModels = async (): Promise<Model[]> => (await this.json<{ data: Model[] }>('v1/models')).data;
+  listModels = () => this.known<ModelList>('v1/models');
   loadModel = (model: string, signal?: AbortSignal) => this.json('models/load', { body: { model }, signal });
   unloadModel = (model: string) => this.json('models/unload', { body: { model } });
   deleteModel = (model: string) => this.send('api/delete', { method: 'DELETE', body: { model } });
@@ -103,10 +106,14 @@ export class Api {
 
   // --- Sessions
 
-  // The last used first, from the one behind `after`, which is `next` of the page before. `query`: only those with these words.
-  listSessions = (after = '', query = '', limit = 1000, signal?: AbortSignal) =>
-    this.json<{ data: Session[]; has_more: boolean; next?: string }>(
-      `v1/sessions?order=desc&limit=${limit}&after=${encodeURIComponent(after)}&q=${encodeURIComponent(query)}`, { signal });
+  // The last used first, from the one behind `after`, which is `next` of the page before.
+  listSessions = (after: string, limit: number): Promise<SessionPage> => {
+    const path = `v1/sessions?order=desc&limit=${limit}&after=${encodeURIComponent(after)}&q=`;
+    return after === '' ? this.known(path) : this.json(path);
+  };
+  // Those with these words.
+  searchSessions = (after: string, query: string) =>
+    this.json<SessionPage>(`v1/sessions?order=desc&limit=1000&after=${encodeURIComponent(after)}&q=${encodeURIComponent(query)}`);
   getSession = (id: string, signal?: AbortSignal) => this.json<SessionDetail>(`v1/sessions/${id}`, { signal });
   createSession = (options: SessionOptions) => this.json<Session>('v1/sessions', { body: { mode: 'chat', ...options } });
   // The fork ends behind `turn`; -1: it has the system prompt alone; undefined: it has everything.
@@ -180,8 +187,9 @@ export class Api {
 
   // ---
 
-  private fetch(path: string, { method, body, signal }: Call = {}): Promise<Response> {
+  private fetch(path: string, { method, body, signal, etag }: Call = {}): Promise<Response> {
     const headers: Record<string, string> = {};
+    if (etag) headers['If-None-Match'] = etag;
     const key = this.keyOf();
     if (key) headers['Authorization'] = `Bearer ${key}`;
     const isFile = body instanceof Blob;
@@ -199,11 +207,23 @@ export class Api {
 
   private async send(path: string, call?: Call): Promise<Response> {
     const answer = await this.fetch(path, call);
-    if (!answer.ok) throw await errorOf(answer);
+    if (!answer.ok && answer.status !== kNotModified) throw await errorOf(answer);
     const warning = answer.headers.get('x-uma-warning');
     if (warning) this.warn(warning);
     return answer;
   }
+
+  // Reads what is read again and again: umad sends it only if it has changed.
+  private known = async <T>(path: string): Promise<T> => {
+    const key = this.keyOf();
+    const read = this.read.get(path);
+    const answer = await this.send(path, { etag: read?.key === key ? read.etag : undefined });
+    if (answer.status === kNotModified && read) return read.value as T;
+    const value = await answer.json();
+    this.read.set(path, { key, etag: answer.headers.get('etag') ?? '', value });
+    return value;
+  };
+  private readonly read = new Map<string, { key: string; etag: string; value: unknown }>();
 
   private json = async <T = unknown>(path: string, call?: Call): Promise<T> => (await this.send(path, call)).json();
 }

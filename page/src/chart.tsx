@@ -54,22 +54,20 @@ interface Props {
   title: string;
   lines: readonly Line[];
   show: (value: number) => string;
-  limit?: { value: number; label: string };
 }
 
-export function Chart({ title, lines, show, limit }: Props) {
+export function Chart({ title, lines, show }: Props) {
   const spanMin = useSignal(10);
   const to = Date.now();
   const from = to - spanMin.value * 60_000;
   const drawn = lines.map((line) => ({ ...line, values: columns(line.points, from, to) }));
   const most = Math.max(0, ...drawn.flatMap((line) => line.values.map((value) => value ?? 0)));
-  const top = niceTop(Math.max(most, limit?.value ?? 0));
+  const top = niceTop(most);
   const latest = drawn.map((line) => {
     const value = line.points.at(-1)?.[1];
     return value === undefined || Number.isNaN(value) ? '–' : show(value);
   });
   const isEmpty = drawn.every((line) => line.values.every((value) => value === null));
-  const limitY = limit ? kHeight - (limit.value / top) * (kHeight - 4) : 0;
   return (
     <figure class="chart">
       <figcaption>
@@ -78,17 +76,15 @@ export function Chart({ title, lines, show, limit }: Props) {
       </figcaption>
       <p class="keys">
         {drawn.map((line, i) => <span><i class={`swatch ${line.kind}`} />{line.label} <b>{latest[i]}</b></span>)}
-        {limit && <span><i class="swatch dashed" />{limit.label} <b>{show(limit.value)}</b></span>}
       </p>
       <div class="plot">
         <span class="about">{show(top)}</span>
         {isEmpty && <span class="about none">Nothing was measured yet.</span>}
         <svg viewBox={`0 0 ${kWidth} ${kHeight}`} preserveAspectRatio="none" role="img" aria-label={`${title}: ${drawn.map((line, i) => `${line.label} ${latest[i]}`).join(', ')}; at most ${show(most)} in ${spanMin.value} minutes`}>
           <path class="grid-line" d={`M0 4H${kWidth}M0 ${4 + (kHeight - 4) / 2}H${kWidth}M0 ${kHeight}H${kWidth}`} />
-          {limit && <path class="limit" d={`M0 ${limitY}H${kWidth}`} />}
           {drawn.map((line) => {
             const path = pathOf(line.values, top);
-            return <g class={`line ${line.kind}`}><path class="area" d={areaOf(path)} /><path d={path} /></g>;
+            return <g class={`line ${line.kind}`}>{line.kind !== 'promise' && <path class="area" d={areaOf(path)} />}<path d={path} /></g>;
           })}
         </svg>
       </div>

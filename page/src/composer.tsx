@@ -84,6 +84,13 @@ export function Composer({ conversation, model, onSend, children }: Props) {
       problem.value = (error as Error).message;
     }
   };
+  const goOn = () => {
+    const said = text.value;
+    const shown = pictures.value;
+    text.value = '';
+    pictures.value = [];
+    void conversation?.goOn(said.trim() === '' && shown.length === 0 ? [] : [messageOfUser(said, shown)]);
+  };
   const send = async () => {
     if (isBusy || isSending.value || (text.value.trim() === '' && pictures.value.length === 0)) return;
     const said = text.value;
@@ -120,6 +127,13 @@ export function Composer({ conversation, model, onSend, children }: Props) {
         problem.value = '';
         if (conversation) conversation.problem.value = '';
       }} />
+      {conversation?.isFull.value && (
+        <p class="problem" role="alert">
+          This conversation is as long as the model can read.
+          <button type="button" disabled={isBusy} onClick={goOn}>Drop the oldest turns and go on</button>
+          <a class="button" href="#/talk">Begin another session</a>
+        </p>
+      )}
       {children}
       <div class="field">
         {pictures.value.length > 0 && (

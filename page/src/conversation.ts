@@ -1,11 +1,12 @@
 // One session as the page shows it: its items, the reply that is being written, and what the user can do with it.
 import { computed, signal } from '@preact/signals';
-import { ApiError, clipped, isAborted } from './api.ts';
+import { ApiError, clipped, isAborted, isUnknown } from './api.ts';
 import { emptyReply, isLastEvent, LostReply, type Reply, type ReplyEvent, takeEvent, wholeReply } from './reply.ts';
 import { announce, api, connection, goTo, noteFailure, openId, refreshSessions, sessions } from './state.ts';
 import { requestFields, settingsOf, keepSettings } from './settings.ts';
 import type { SseEvent } from './sse.ts';
 import { hearTabs, tellTabs } from './tabs.ts';
+import { familyOf, titleOf } from './tree.ts';
 import { toSend, turnsOf, type Turn } from './turns.ts';
 import type { InputItem, Item, Receipt, SessionOptions } from './types.ts';
 
@@ -25,6 +26,8 @@ export class Conversation {
   readonly isStopping = computed(() => this.reply.value?.isStopping ?? false);
   readonly lost = signal<Reply | null>(null);  // A reply that was shown and is not kept, because umad ended.
   readonly problem = signal('');
+  readonly isGone = signal(false);  // There is no such session.
+  readonly isFull = signal(false);  // The context has no room for the input.
   readonly unsent = signal<InputItem[] | null>(null);  // An input that is not kept: it stands in the field again.
   private oldest = '';
   private seen = '';  // What the session looked like when its items were read.
@@ -35,6 +38,7 @@ export class Conversation {
   private lostAt = 0;  // unless the connection was lost at this time.
   private loads = 0;
   private isLoadingEarlier = false;
+  private isDropping = false;
   private shownAt = 0;
   private announcedAt = 0;
   private announcedChars = 0;
@@ -45,6 +49,8 @@ export class Conversation {
   get isRunning() {
     return this.abort !== null;
   }
+
+  readonly family = computed(() => familyOf(this.id, sessions.value));
 
   turns = (): Turn[] => turnsOf(this.items.value);
 
@@ -70,7 +76,8 @@ export class Conversation {
       }
       this.isLoaded.value = true;
     } catch (error) {
-      this.problem.value = noteFailure(error);
+      this.isGone.value = isUnknown(error);
+      if (!this.isGone.value) this.problem.value = noteFailure(error);
     }
   }
 
@@ -125,8 +132,9 @@ export class Conversation {
       ++this.loads;
       this.items.value = [...this.items.value, ...added.data];
       tellTabs({ type: 'changed', session: this.id });
+      this.isFull.value = false;
     } catch (error) {
-      this.problem.value = noteFailure(error);
+      this.noteProblem(error);
       this.unsent.value = input;
       return;
     }
@@ -135,16 +143,44 @@ export class Conversation {
 
   // Has the input that waits answered; `again`: the last input, whose reply is replaced.
   async answer(again = false) {
-    if (this.isRunning) return;
-    let fields: Record<string, unknown>;
-    try {
-      fields = requestFields(settingsOf(this.id));
-    } catch (error) {
-      this.problem.value = (error as Error).message;
-      return;
-    }
+    const fields = this.fields();
+    if (!fields) return;
     if (again) fields['uma'] = { ...(fields['uma'] as object | undefined), regenerate: true };
     await this.read(() => api.respond(this.id, fields, this.abort!.signal), '', again ? this.turns().at(-1)?.turn : undefined);
+  }
+
+  // Sends an input, or has the one that waits answered, in a session that is full: from now on umad drops its oldest turns.
+  async goOn(input: InputItem[]) {
+    const fields = this.fields();
+    if (!fields) {
+      if (input.length > 0) this.unsent.value = input;
+      return;
+    }
+    const turn = (this.turns().at(-1)?.turn ?? -1) + 1;
+    const shown = input.flatMap((item): Item[] => ('role' in item && item.role === 'user' ? [{ type: 'message', id: '', uma: { turn }, role: 'user', content: item.content }] : []));
+    this.items.value = [...this.items.value, ...shown];
+    this.isDropping = true;
+    await this.read(() => api.respond(this.id, { ...fields, truncation: 'auto', ...(input.length > 0 ? { input } : {}) }, this.abort!.signal), '');
+    this.isDropping = false;
+    if (this.responseId === '' && input.length > 0) this.unsent.value = input;
+  }
+
+  // The fields of a request for a reply; null: there is one already, or they are wrong.
+  private fields(): Record<string, unknown> | null {
+    if (this.isRunning) return null;
+    try {
+      return requestFields(settingsOf(this.id));
+    } catch (error) {
+      this.problem.value = (error as Error).message;
+      return null;
+    }
+  }
+
+  // A full context is no failure: the user chooses how to go on. Dropping turns cannot help a message that is too long by itself.
+  private noteProblem(error: unknown) {
+    const mayDrop = !this.isDropping && this.turns().some((turn) => turn.output.length > 0);
+    this.isFull.value = mayDrop && error instanceof ApiError && error.code === 'context_length_exceeded';
+    this.problem.value = this.isFull.value ? '' : noteFailure(error);
   }
 
   // Takes the input of the last turn back, if no reply follows it.
@@ -170,6 +206,7 @@ export class Conversation {
     const abort = new AbortController();
     this.abort = abort;
     this.problem.value = '';
+    this.isFull.value = false;
     this.lost.value = null;
     this.responseId = attached;
     this.lostAt = 0;
@@ -199,7 +236,7 @@ export class Conversation {
       const status = error instanceof ApiError ? error.status : 0;
       if (error instanceof LostReply && this.growing.text !== '') this.lost.value = this.growing;
       // A response that others began may end before it is read, or its beginning may be gone.
-      if (!isAborted(error) && !(attached !== '' && (status === 404 || status === 409))) this.problem.value = noteFailure(error);
+      if (!isAborted(error) && !(attached !== '' && (status === 404 || status === 409))) this.noteProblem(error);
     }
     clearTimeout(this.showTimer);
     this.showTimer = 0;
@@ -245,30 +282,63 @@ export class Conversation {
     await refreshSessions();
   }
 
-  // Continues from the beginning of `turn` with another input, in a new session beside this one.
+  // Continues from the beginning of `turn` with another input, in another version of the conversation.
   async branch(turn: number, input: InputItem[]) {
     // Before the oldest turn is only the system prompt, also where a full context has dropped turns.
     const oldest = this.hasEarlier.value ? undefined : this.turns().find((each) => each.input.length + each.output.length > 0);
     const last = turn === oldest?.turn ? -1 : turn - 1;
-    if (!await this.beside(last, (branch) => branch.send(input))) this.unsent.value = input;
+    const first = input.flatMap((item) => ('role' in item && item.role === 'user' ? item.content : [])).find((part) => part.type === 'input_text');
+    const title = last < 0 && first ? titleFrom(first.text) : '';
+    if (!await this.beside(last, (version) => version.send(input), title)) this.unsent.value = input;
   }
 
-  // Has the input of `turn` answered again, in a new session beside this one.
+  // Has the input of `turn` answered again, in another version of the conversation.
   async regenerate(turn: number) {
-    await this.beside(turn, (branch) => branch.answer(true));
+    await this.beside(turn, (version) => version.answer(true));
   }
 
-  // Makes a session with the turns up to `last` (-1: the system prompt alone), opens it, and begins there. Returns whether that was
-  // done.
-  private async beside(last: number, begin: (branch: Conversation) => Promise<void>): Promise<boolean> {
+  // Has the input of `turn` answered by another model, in another version of the conversation. That model reads everything anew.
+  async answerBy(model: string, turn: Turn) {
+    let id = '';
     try {
-      const id = (await api.forkSession(this.id, last)).session_id;
+      while (this.hasEarlier.value && this.problem.value === '') await this.loadEarlier();
+      const turns = this.turns();
+      const before = turns.slice(0, turns.findIndex((each) => each.turn === turn.turn && each.part === turn.part));
+      const input = toSend([...before.flatMap((each) => [...each.input, ...each.output]), ...turn.input]);
+      const session = sessions.value.find((each) => each.session_id === this.id);
+      const made = await api.createSession({
+        model, system: turns[0]?.system.join('\n\n') || undefined, on_full: session?.on_full ?? 'error',
+        metadata: { version_of: session?.metadata.version_of ?? this.id, ...(session ? { title: titleOf(session) } : {}) },
+      });
+      id = made.session_id;
+      await api.appendItems(id, input);
       keepSettings(id, settingsOf(this.id));
-      await refreshSessions();
-      goTo('talk', id);
-      const branch = conversationOf(id);
-      await branch.load();
-      void begin(branch);
+      await this.openVersion(id, (version) => version.answer());
+    } catch (error) {
+      if (id !== '' && openId.value !== id) void api.deleteSession(id).catch(() => {});
+      this.problem.value = noteFailure(error);
+    }
+  }
+
+  private async openVersion(id: string, begin: (version: Conversation) => Promise<void>) {
+    await refreshSessions();
+    goTo('talk', id);
+    const version = conversationOf(id);
+    await version.load();
+    void begin(version);
+  }
+
+  // Makes a version of the conversation with the turns up to `last` (-1: the system prompt alone), opens it, and begins there. Returns
+  // whether that was done. It keeps the title if it gets none.
+  private async beside(last: number, begin: (version: Conversation) => Promise<void>, title = ''): Promise<boolean> {
+    try {
+      const session = sessions.value.find((each) => each.session_id === this.id);
+      const shown = title || session?.name;  // A name is unique, a title is not.
+      const made = await api.forkSession(this.id, last, {
+        version_of: session?.metadata.version_of ?? this.id, ...(shown ? { title: shown } : {}),
+      });
+      keepSettings(made.session_id, settingsOf(this.id));
+      await this.openVersion(made.session_id, begin);
       return true;
     } catch (error) {
       this.problem.value = noteFailure(error);
@@ -345,10 +415,13 @@ export function conversationOf(id: string): Conversation {
 
 export const isReplying = (id: string) => conversations.get(id)?.isRunning ?? false;
 
+const kTitleBytesMax = 80;
+const titleFrom = (text: string) => clipped(text.trim().split('\n')[0] ?? '', kTitleBytesMax);
+
 // Begins a session with its first input. Its title is the beginning of the input. A session whose input is refused does not stay.
 export async function startSession(options: SessionOptions, input: InputItem[], text: string) {
   requestFields(settingsOf(''));
-  const title = clipped(text.trim().split('\n')[0] ?? '', 80);
+  const title = titleFrom(text);
   const id = (await api.createSession({ ...options, metadata: title === '' ? undefined : { title } })).session_id;
   try {
     const added = await api.appendItems(id, input);

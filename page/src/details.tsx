@@ -6,7 +6,7 @@ import { ago, bytes, count } from './format.ts';
 import { keepSettings, settingsOf } from './settings.ts';
 import { SettingsForm } from './settings_form.tsx';
 import { allSessions, api, changeMetadata, deleteSession, goTo, modelOf, noteFailure, refreshSessions, renameSession } from './state.ts';
-import { tagsOf, titleOf } from './tree.ts';
+import { tagsOf, titleOf, versionsOf } from './tree.ts';
 import { asMarkdown } from './turns.ts';
 import type { Session } from './types.ts';
 import { Confirm, KeptLine, Problem, saveFile } from './ui.tsx';
@@ -19,13 +19,14 @@ export function SessionDetails({ session }: { session: Session }) {
   const problem = useSignal('');
   const isDeleting = useSignal(false);
   const title = titleOf(session);
+  const versions = versionsOf(session, allSessions.value);
   const parent = allSessions.value.find((each) => each.session_id === session.parent_id);
   const attempt = (work: () => Promise<unknown>) => {
     problem.value = '';
     return work().catch((error) => (problem.value = noteFailure(error)));
   };
   const fork = () => attempt(async () => {
-    const made = await api.forkSession(id, undefined, { title: clipped(`${title} (fork)`, kTitleBytesMax) });
+    const made = await api.forkSession(id, undefined, { title: clipped(`${title} (fork)`, kTitleBytesMax), version_of: null });
     keepSettings(made.session_id, settingsOf(id));
     await refreshSessions();
     goTo('talk', made.session_id);
@@ -56,18 +57,23 @@ export function SessionDetails({ session }: { session: Session }) {
         <dt>Tokens</dt><dd>{count(session.tokens)} of {count(modelOf(session.model)?.context_length ?? 0)}{session.pending_tokens > 0 && `, ${count(session.pending_tokens)} without a reply`}</dd>
         <dt>Turns</dt><dd>{count(session.turns)}{session.dropped_turns > 0 && `, ${count(session.dropped_turns)} of them dropped`}</dd>
         <dt>KV cache</dt><dd>{kTiers[session.tier]}{stored > 0 && `, ${bytes(stored)}`}</dd>
-        {session.parent_id !== '' && (
+        {session.parent_id !== '' && !session.metadata.version_of && (
           <><dt>Fork of</dt><dd>{parent ? <a href={`#/talk/${session.parent_id}`}>{titleOf(parent)}</a> : 'a session that has ended'}</dd></>
+        )}
+        {versions.length > 1 && (
+          <><dt>Versions</dt><dd>{versions.map((each, i) => (
+            <p class="version"><a href={`#/talk/${each.session_id}`} aria-current={each.session_id === id ? 'page' : undefined}>{i + 1}: {each.model}, {ago(each.last_used_s)}</a></p>
+          ))}</dd></>
         )}
         <dt>Id</dt><dd><code>{id}</code></dd>
         <dt>Begun</dt><dd>{ago(session.created_s)}</dd>
       </dl>
       <SettingsForm key={id} session={id} model={session.model} />
       {isDeleting.value && (
-        <Confirm question={`The session "${title}" and its turns are deleted. Forks of it stay.`} action="Delete" onAnswer={(isYes) => {
+        <Confirm question={`The session "${title}" is deleted with ${versions.length > 1 ? `its ${versions.length} versions` : 'its turns'}. Forks of it stay.`} action="Delete" onAnswer={(isYes) => {
           isDeleting.value = false;
           if (isYes) attempt(async () => {
-            await deleteSession(id);
+            for (const each of versions) await deleteSession(each.session_id);
             goTo('talk');
           });
         }} />

@@ -34,5 +34,5 @@ export function ago(unixSeconds: number, nowMs = Date.now()): string {
   return age < 10 ? 'now' : `${seconds(Math.floor(age))} ago`;
 }
 
-export const rate = (value: number | null) => (value === null ? 'unknown' : value < 10 ? value.toFixed(1) : count(value));
+export const rate = (value: number | null) => (value === null ? '–' : value < 10 ? value.toFixed(1) : count(value));
 export const percent = (value: number) => `${count(value * 100)} %`;

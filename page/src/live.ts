@@ -7,7 +7,7 @@ import { api } from './state.ts';
 
 export const kHistoryNames = [
   'tokens_per_s', 'prompt_per_s', 'reused_per_s', 'streams', 'queue', 'pause_ms', 'reserved_bytes', 'hot_bytes', 'warm_bytes',
-  'cold_bytes',
+  'cold_bytes', 'contract_ms',
 ] as const;
 export type HistoryName = (typeof kHistoryNames)[number];
 
@@ -41,6 +41,7 @@ function takeSnapshot(now: Snapshot) {
     hot_bytes: now.tiers.hot.bytes,
     warm_bytes: now.tiers.warm.bytes,
     cold_bytes: now.tiers.cold.bytes,
+    contract_ms: now.contract_ms,
   });
   snapshot.value = now;
 }

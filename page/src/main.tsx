@@ -3,10 +3,11 @@ import { signal, useSignal, useSignalEffect } from '@preact/signals';
 import { type ComponentType, render } from 'preact';
 import { useEffect } from 'preact/hooks';
 import { followTabs } from './conversation.ts';
+import { percent } from './format.ts';
 import { isLive, snapshot, watch } from './live.ts';
 import { showTextsOnly } from './shown_texts.ts';
 import {
-  announcement, apiKey, connection, connectionProblem, followPlace, goTo, keepFresh, openId, place, refresh, sessions,
+  announcement, apiKey, connection, connectionProblem, followPlace, goTo, keepFresh, openId, place, pulls, refresh, sessions,
   useKey, version, view, warning,
 } from './state.ts';
 import { recall, remember } from './store.ts';
@@ -75,6 +76,22 @@ function ThemeButton() {
   return <button type="button" class="quiet icon-only" title={name} onClick={next}><Icon name="contrast" /><span class="hidden">{name}</span></button>;
 }
 
+const kShortcuts = [
+  ['Enter', 'sends the message'], ['Shift+Enter', 'begins a line'], ['Esc', 'stops the reply'], ['/ or Ctrl+K', 'searches sessions'],
+  ['Alt+N', 'begins a session'], ['↑ ↓', 'move in the list of sessions'], ['Ctrl+Enter', 'sends an edited message'], ['?', 'shows these keys'],
+] as const;
+const shortcutsAreOpen = signal(false);
+
+function Shortcuts() {
+  const close = () => (shortcutsAreOpen.value = false);
+  return (
+    <Dialog title="Keys" onClose={close}>
+      <dl class="shortcuts">{kShortcuts.map(([keys, what]) => <><dt><kbd>{keys}</kbd></dt><dd>{what}</dd></>)}</dl>
+      <div class="buttons"><button type="button" autofocus onClick={close}>Close</button></div>
+    </Dialog>
+  );
+}
+
 function ConnectionState() {
   if (connection.value === 'lost') return <p class="problem" role="alert">umad does not answer. Trying again…</p>;
   if (connection.value === 'refused') return <p class="problem" role="alert">umad refuses this page: {connectionProblem.value}</p>;
@@ -108,11 +125,13 @@ function Page() {
           {isLive.value && snapshot.value?.status === 'degraded' && 'degraded · '}
           {connection.value === 'ok' ? `umad ${version.value}` : connection.value}
         </span>
+        {pulls.value.length > 0 && <a class="about" href="#/manage/models">{pulls.value.map(({ source, completed, total }) => `${source.split('/').at(-1)}${total ? ` ${percent(completed / total)}` : ''}`).join(', ')}</a>}
         {apiKey.value !== '' && <button type="button" class="quiet" onClick={() => {
           useKey('', false);
           connection.value = 'starting';
           void refresh();
         }}>Forget the key</button>}
+        <button type="button" class="quiet icon-only keys-button" title="Keys (?)" onClick={() => (shortcutsAreOpen.value = true)}><span aria-hidden="true">?</span><span class="hidden">Keys</span></button>
         <ThemeButton />
       </header>
       <ConnectionState />
@@ -121,6 +140,7 @@ function Page() {
       {isTalking ? <Talk /> : <LaterView key={apiKey.value} name={view.value} />}
       <div class="hidden" role="status" aria-live="polite">{announcement}</div>
       {connection.value === 'needs key' && <KeyDialog />}
+      {shortcutsAreOpen.value && <Shortcuts />}
     </>
   );
 }
@@ -147,6 +167,7 @@ addEventListener('keydown', (event) => {
     // On a telephone the list is shown first.
     if (document.activeElement !== search) requestAnimationFrame(() => search.focus());
   }
+  if (event.key === '?' && !isTyping && connection.value !== 'needs key') shortcutsAreOpen.value = true;
   if (event.code === 'KeyN' && event.altKey) {  // On a Mac its character is another one.
     event.preventDefault();
     goTo('talk');

@@ -1,54 +1,71 @@
 // Managing: models, keys, stored sessions, the configuration.
-import { useSignal } from '@preact/signals';
+import { signal, useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
 import { isAborted } from './api.ts';
 import { ago, bytes, count, percent } from './format.ts';
 import { snapshot } from './live.ts';
 import { ModelMemory } from './model_memory.tsx';
-import { allSessions, api, deleteSession, modelOf, models, noteFailure, place, refreshModels } from './state.ts';
+import { allSessions, api, deleteSession, hasOlder, listOlder, mayAdminister, modelOf, models, noteFailure, place, pulls, refreshModels } from './state.ts';
 import { titleOf } from './tree.ts';
-import type { ConfigValue, KeyInfo, Model, SamplingDefaults, Session } from './types.ts';
+import type { ConfigValue, KeyInfo, Model, PullState, SamplingDefaults, Session } from './types.ts';
 import { Confirm, CopyButton, Problem, saveFile } from './ui.tsx';
 
 // --- Models
 
-function Pull() {
-  const problem = useSignal('');
-  const state = useSignal('');
-  const part = useSignal<number | null>(null);
-  const abort = useSignal<AbortController | null>(null);
-  const pull = async (form: HTMLFormElement) => {
-    const from = String(new FormData(form).get('source')).trim();
-    abort.value = new AbortController();
-    problem.value = '';
-    try {
-      for await (const line of api.pullModel(from, abort.value.signal)) {
-        if (line.error) throw new Error(line.error);
-        const isKnown = !!line.total;
-        part.value = isKnown ? (line.completed ?? 0) / line.total! : null;
-        state.value = `${line.status ?? ''}${isKnown ? `: ${bytes(line.completed ?? 0)} of ${bytes(line.total!)}, ${percent(part.value ?? 0)}` : ''}`;
-      }
-      form.reset();
-      await refreshModels();
-    } catch (error) {
-      if (!isAborted(error)) problem.value = noteFailure(error);
-      else state.value = 'Stopped. The next pull goes on from here.';
+// The pulls that this page has begun, by their source. They go on while another view is shown.
+const begun = signal<ReadonlyMap<string, AbortController>>(new Map());
+const pullProblem = signal('');
+const pullEnd = signal('');
+
+// Returns whether the model is here. The query of a URL may be secret, and is not shown.
+async function pull(source: string): Promise<boolean> {
+  const abort = new AbortController();
+  const shown = source.includes('://') ? source.replace(/[?#].*/, '') : source;
+  begun.value = new Map([...begun.value, [shown, abort]]);
+  pullProblem.value = '';
+  pullEnd.value = '';
+  try {
+    for await (const line of api.pullModel(source, abort.signal)) {
+      if (line.error) throw new Error(line.error);
+      if (pulls.value.length === 0) await refreshModels();
     }
-    part.value = null;
-    abort.value = null;
-  };
+    pullEnd.value = `${shown} is here.`;
+  } catch (error) {
+    if (!isAborted(error)) pullProblem.value = noteFailure(error);
+    else pullEnd.value = 'Stopped. The next pull goes on from here.';
+  }
+  begun.value = new Map([...begun.value].filter(([each]) => each !== shown));
+  await refreshModels().catch(noteFailure);
+  return pullProblem.value === '' && !abort.signal.aborted;
+}
+
+function PullRow({ state }: { state: PullState }) {
+  const { source, file, completed, total } = state;
+  const own = begun.value.get(source);
+  return (
+    <li>
+      <span class="name">{source}</span>
+      {total ? <progress max={1} value={completed / total} aria-label={`Download of ${source}`} /> : null}
+      <span class="about" role="status">{total ? `${file ?? ''}: ${bytes(completed)} of ${bytes(total)}, ${percent(completed / total)}` : 'asking for the files…'}</span>
+      {own ? <button type="button" onClick={() => own.abort()}>Stop</button> : <span class="about">begun elsewhere</span>}
+    </li>
+  );
+}
+
+function Pull() {
   return (
     <form class="pull" onSubmit={(event) => {
       event.preventDefault();
-      void pull(event.currentTarget);
+      const form = event.currentTarget;
+      void pull(String(new FormData(form).get('source')).trim()).then((isHere) => isHere && form.reset());
     }}>
       <label>Pull a model: OWNER/REPO[:FILE-OR-QUANT][@REVISION], or a URL<input name="source" type="text" required spellcheck={false} autocomplete="off" /></label>
       <div class="buttons">
-        {abort.value ? <button key="stop" type="button" onClick={() => abort.value?.abort()}>Stop</button> : <button key="pull" class="main">Pull</button>}
-        {part.value !== null && <progress max={1} value={part.value} aria-label="Download" />}
-        <span class="about" role="status">{state.value}</span>
+        <button class="main">Pull</button>
+        <span class="about" role="status">{pullEnd.value}</span>
       </div>
-      <Problem text={problem.value} onClose={() => (problem.value = '')} />
+      {pulls.value.length > 0 && <ul class="rows" aria-label="Downloads">{pulls.value.map((state) => <PullRow key={state.source} state={state} />)}</ul>}
+      <Problem text={pullProblem.value} onClose={() => (pullProblem.value = '')} />
     </form>
   );
 }
@@ -124,8 +141,8 @@ function ModelRow({ model }: { model: Model }) {
         <td>{count(model.meta.n_params)}</td>
         <td>{model.context_length > 0 ? count(model.context_length) : '–'}</td><td>{model.capabilities.map((each) => <span class="chip">{each}</span>)}</td>
         <td class="actions">
-          {!model.parent && <button type="button" class="quiet" aria-expanded={isOpen.value} onClick={() => (isOpen.value = !isOpen.value)}>Card</button>}
-          {!model.parent && !model.store && <button type="button" class="quiet danger" onClick={() => (isDeleting.value = true)}>Delete…</button>}
+          {mayAdminister.value && !model.parent && <button type="button" class="quiet" aria-expanded={isOpen.value} onClick={() => (isOpen.value = !isOpen.value)}>Card</button>}
+          {mayAdminister.value && !model.parent && !model.store && <button type="button" class="quiet danger" onClick={() => (isDeleting.value = true)}>Delete…</button>}
         </td>
       </tr>
       {(isOpen.value || problem.value !== '') && (
@@ -144,7 +161,7 @@ function ModelRow({ model }: { model: Model }) {
 function Models() {
   return (
     <>
-      <Pull />
+      {mayAdminister.value ? <Pull /> : <p class="note">An administrator's key can pull, load and delete models.</p>}
       <h2>Models in memory</h2>
       <div class="panel">{snapshot.value ? <ModelMemory now={snapshot.value} /> : <p class="note">Reading…</p>}</div>
       <h2>Known models</h2>
@@ -258,6 +275,7 @@ const kRowsAtOnce = 200;
 
 function Sessions() {
   const sorting = useSignal('bytes');
+  const shown = useSignal(kRowsAtOnce);
   const chosen = useSignal<ReadonlySet<string>>(new Set());
   const isDeleting = useSignal(false);
   const problem = useSignal('');
@@ -274,7 +292,7 @@ function Sessions() {
   return (
     <>
       <p class="lead">
-        {count(all.length)} sessions with {count(sum((session) => session.tokens))} tokens. Their KV: hot {bytes(sum((session) => session.hot_bytes))}, warm{' '}
+        {hasOlder.value && 'The last '}{count(all.length)} sessions with {count(sum((session) => session.tokens))} tokens. Their KV: hot {bytes(sum((session) => session.hot_bytes))}, warm{' '}
         {bytes(sum((session) => session.warm_bytes))}, cold {bytes(sum((session) => session.cold_bytes))}.
       </p>
       <div class="buttons toolbar">
@@ -288,7 +306,7 @@ function Sessions() {
         <table>
           <thead><tr><th><span class="hidden">Choice</span></th><th>Session</th><th>Model</th><th>Turns</th><th>Tokens</th><th>Tier</th><th>KV</th><th>Last use</th><th><span class="hidden">Actions</span></th></tr></thead>
           <tbody>
-            {all.slice(0, kRowsAtOnce).map((session) => {
+            {all.slice(0, shown.value).map((session) => {
               const id = session.session_id;
               const title = titleOf(session);
               return (
@@ -308,7 +326,12 @@ function Sessions() {
           </tbody>
         </table>
       </div>
-      {all.length > kRowsAtOnce && <p class="note">The first {kRowsAtOnce} are shown.</p>}
+      {(all.length > shown.value || hasOlder.value) && (
+        <button type="button" onClick={() => {
+          shown.value += kRowsAtOnce;
+          if (hasOlder.value) void listOlder().catch((error) => (problem.value = noteFailure(error)));
+        }}>More sessions</button>
+      )}
       {isDeleting.value && (
         <Confirm question={`${count(chosen.value.size)} sessions and their turns are deleted.`} action="Delete" onAnswer={(isYes) => {
           isDeleting.value = false;
@@ -352,13 +375,15 @@ function Configuration() {
 
 const kParts = { models: ['Models', Models], keys: ['Keys', Keys], sessions: ['Sessions', Sessions], configuration: ['Configuration', Configuration] } as const;
 
+const kAdministrative = ['keys', 'configuration'];
+
 export function Manage() {
   const name = Object.hasOwn(kParts, place.value[1] ?? '') ? (place.value[1] as keyof typeof kParts) : 'models';
   const [title, Part] = kParts[name];
   return (
     <div class="manage">
       <nav class="segments" aria-label="Parts">
-        {Object.entries(kParts).map(([each, [label]]) => <a href={`#/manage/${each}`} aria-current={each === name ? 'page' : undefined}>{label}</a>)}
+        {Object.entries(kParts).filter(([each]) => mayAdminister.value || !kAdministrative.includes(each)).map(([each, [label]]) => <a href={`#/manage/${each}`} aria-current={each === name ? 'page' : undefined}>{label}</a>)}
       </nav>
       <h1 class="hidden">{title}</h1>
       <Part />

@@ -2,13 +2,14 @@
 import { useSignal } from '@preact/signals';
 import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
 import type { Conversation } from './conversation.ts';
+import { count } from './format.ts';
 import { Markdown } from './markdown.tsx';
 import { Icon, type IconName } from './icons.tsx';
 import { ReceiptLine } from './receipt_line.tsx';
 import type { Reply } from './reply.ts';
-import { sessions } from './state.ts';
+import { chatModels, sessions } from './state.ts';
 import { branchesAt } from './tree.ts';
-import { toSend, messageOfUser, picturesOf, textOf, type Turn } from './turns.ts';
+import { itemsBefore, toSend, messageOfUser, picturesOf, textOf, type Turn } from './turns.ts';
 import type { InputItem, Item } from './types.ts';
 import { Confirm, CopyAction } from './ui.tsx';
 import { visibleCode, visibleText } from './visible_text.ts';
@@ -113,13 +114,13 @@ function ToolResults({ calls, conversation }: { calls: (Item & { type: 'function
 function Branches({ conversation, turn }: { conversation: Conversation; turn: number }) {
   const session = sessions.value.find((each) => each.session_id === conversation.id);
   if (!session) return null;
-  const { all, at } = branchesAt(session, turn, sessions.value);
+  const { all, at } = branchesAt(session, turn, conversation.family.value);
   if (all.length < 2) return null;
   const link = (to: number, text: string, label: string) =>
     all[to] ? <a href={`#/talk/${all[to].session_id}`} aria-label={label}>{text}</a> : <span aria-hidden="true">{text}</span>;
   return (
-    <span class="branches" role="group" aria-label="Branches">
-      {link(at - 1, '‹', 'Earlier branch')} {at + 1} of {all.length} {link(at + 1, '›', 'Later branch')}
+    <span class="branches" role="group" aria-label="Versions">
+      {link(at - 1, '‹', 'Earlier version')} {at + 1} of {all.length} {link(at + 1, '›', 'Later version')}
     </span>
   );
 }
@@ -142,9 +143,25 @@ function Edit({ text, onDone }: { text: string; onDone: (text: string | null) =>
       <textarea ref={field} dir="auto" rows={Math.min(12, text.split('\n').length + 1)} aria-label="Message" defaultValue={text} onKeyDown={keys} />
       <div class="buttons">
         <button type="button" onClick={() => onDone(null)}>Cancel</button>
-        <button class="main">Send as a new branch</button>
+        <button class="main">Send as another version</button>
       </div>
     </form>
+  );
+}
+
+const kFoldedCharsMax = 3000;
+const kFoldedLinesMax = 40;
+
+// What the user has said. The end of a long text is folded.
+function Said({ text }: { text: string }) {
+  const isOpen = useSignal(false);
+  const start = text.split('\n', kFoldedLinesMax).join('\n').slice(0, kFoldedCharsMax);
+  const isFolded = start.length < text.length;
+  return (
+    <>
+      <p class="said" dir="auto">{visibleText(isOpen.value || !isFolded ? text : `${start}…`)}</p>
+      {isFolded && <button type="button" class="quiet" aria-expanded={isOpen.value} onClick={() => (isOpen.value = !isOpen.value)}>{isOpen.value ? 'Show less' : `Show all ${count(text.length)} characters`}</button>}
+    </>
   );
 }
 
@@ -156,7 +173,7 @@ function Input({ items }: { items: readonly Item[] }) {
           return <ToolOutput text={textOf(item.output)} pictures={picturesOf(item.output)} />;
         }
         if (item.type !== 'message') return null;
-        return <div class="bubble"><Pictures addresses={picturesOf(item.content)} /><p class="said" dir="auto">{visibleText(textOf(item.content))}</p></div>;
+        return <div class="bubble"><Pictures addresses={picturesOf(item.content)} /><Said text={textOf(item.content)} /></div>;
       })}
     </>
   );
@@ -171,6 +188,8 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
   const reply = turn.output.map((item) => (item.type === 'message' ? textOf(item.content) : '')).join('');
   const waiting = turn.output.filter((item) => item.type === 'function_call');
   const isBusy = conversation.isBusy.value;
+  const own = sessions.value.find((each) => each.session_id === conversation.id)?.model;
+  const others = chatModels.value.filter(({ id, parent }) => id !== own && !parent);
 
   const asked = useRef<HTMLElement>(null);
   const wasEditing = useRef(false);
@@ -181,7 +200,7 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
 
   const again = (change: (input: InputItem[]) => InputItem[]) => {
     try {
-      void conversation.branch(turn.turn, [...toSend(turn.before), ...change(toSend(turn.input))]);
+      void conversation.branch(turn.turn, [...toSend(itemsBefore(turn, conversation.turns())), ...change(toSend(turn.input))]);
     } catch (error) {
       conversation.problem.value = (error as Error).message;
     }
@@ -206,7 +225,7 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
           <footer>
             <Branches conversation={conversation} turn={turn.turn} />
             {message?.type === 'message' && !isEditing.value && <CopyAction text={textOf(message.content)} />}
-            {message && !isEditing.value && <Action icon="edit" name="Edit" hint="Edit, as a new branch" class="edit-action" disabled={isBusy} onClick={() => (isEditing.value = true)} />}
+            {message && !isEditing.value && <Action icon="edit" name="Edit" hint="Edit; this version stays" class="edit-action" disabled={isBusy} onClick={() => (isEditing.value = true)} />}
             {isLast && turn.output.length === 0 && !isBusy && (
               <>
                 <button type="button" class="quiet" onClick={() => conversation.answer()}>Answer</button>
@@ -227,7 +246,13 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
           {receipt && <ReceiptLine usage={receipt.usage} reason={receipt.reason} />}
           <footer>
             {reply !== '' && <CopyAction text={reply} />}
-            <Action icon="again" name="Regenerate" hint="Regenerate with the settings at the right, as a new branch" disabled={isBusy || turn.input.length === 0} onClick={() => conversation.regenerate(turn.turn)} />
+            <Action icon="again" name="Regenerate" hint="Answer again with the settings at the right; this reply stays" disabled={isBusy || turn.input.length === 0} onClick={() => conversation.regenerate(turn.turn)} />
+            {others.length > 0 && turn.input.length > 0 && (
+              <select class="others" aria-label="Answer with another model" value="" disabled={isBusy} onChange={(event) => void conversation.answerBy(event.currentTarget.value, turn)}>
+                <option value="" disabled>Other model</option>
+                {others.map(({ id }) => <option value={id}>{id}</option>)}
+              </select>
+            )}
             {reply !== '' && <Action icon="text" name="Show as text" isPressed={asText.value} onClick={() => (asText.value = !asText.value)} />}
             {!isLast && <Action icon="rewind" name="Rewind to here" disabled={isBusy} onClick={() => (isAsking.value = true)} />}
           </footer>
@@ -341,7 +366,8 @@ export function Messages({ conversation }: { conversation: Conversation }) {
         {conversation.hasEarlier.value && (
           <button type="button" onClick={loadEarlier}>Show earlier turns</button>
         )}
-        {!conversation.isLoaded.value && conversation.problem.value === '' && <p class="note">Reading the session…</p>}
+        {conversation.isGone.value && <p class="note">There is no such session: it was deleted, or another key made it. <a href="#/talk">Begin another one</a></p>}
+        {!conversation.isLoaded.value && !conversation.isGone.value && conversation.problem.value === '' && <p class="note">Reading the session…</p>}
         {shown.map((turn, i) => (
           <TurnView key={`${turn.turn}.${turn.part}`} turn={turn} isLast={i === shown.length - 1} conversation={conversation} />
         ))}

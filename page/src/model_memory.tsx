@@ -5,7 +5,7 @@ import { bytes, counted, percent } from './format.ts';
 import { Icon } from './icons.tsx';
 import { memoryParts } from './live_parts.ts';
 import type { Snapshot } from './snapshot.ts';
-import { api, noteFailure, refreshModels } from './state.ts';
+import { api, mayAdminister, noteFailure, refreshModels } from './state.ts';
 import { Problem } from './ui.tsx';
 
 export function ModelMemory({ now }: { now: Snapshot }) {
@@ -47,9 +47,9 @@ export function ModelMemory({ now }: { now: Snapshot }) {
                 {model.state === 'loading' && ` ${percent(model.load_progress)}`}
                 {model.in_use > 0 && `, ${counted(model.in_use, 'request')}`}
               </span>
-              {model.state === 'ready'
+              {mayAdminister.value && (model.state === 'ready'
                 ? <button type="button" class="quiet" disabled={isWorking} onClick={() => change(model.name, () => api.unloadModel(model.name))}>Unload<span class="hidden"> {model.name}</span></button>
-                : <button type="button" class="quiet" disabled={isWorking || model.state === 'loading'} onClick={() => change(model.name, () => api.loadModel(model.name))}>Load<span class="hidden"> {model.name}</span></button>}
+                : <button type="button" class="quiet" disabled={isWorking || model.state === 'loading'} onClick={() => change(model.name, () => api.loadModel(model.name))}>Load<span class="hidden"> {model.name}</span></button>)}
             </li>
           );
         })}

@@ -49,7 +49,7 @@ function Summary({ now }: { now: Snapshot }) {
       <Tile name="Remembered" value={read > 0 ? percent(totals.reused_tokens / read) : '–'} kind="remembered"
         about={read > 0 ? `${count(totals.reused_tokens)} of ${count(read)} prompt tokens were not computed again` : 'The part of the prompts that was not computed again'} />
       <Tile name="On time" value={promised > 0 ? sharePercent(totals.promises_kept, promised) : '–'} kind={totals.promises_broken > 0.01 * promised ? 'late' : ''}
-        about={promised > 0 ? `${count(totals.promises_broken)} of ${count(promised)} tokens came later than the promised ${contract}` : `The tokens that came within the promised ${contract}`} />
+        about={promised > 0 ? `${count(totals.promises_broken)} of ${count(promised)} tokens came later than was promised then; now ${contract}` : `The tokens that came within the promised ${contract}`} />
       <Tile name="Between two tokens" value={promised > 0 ? milliseconds(latency.p50_ms) : '–'} about={promised > 0 ? `in the median; 99 of 100 within ${milliseconds(latency.p99_ms)}` : 'The median time, once a reply was written'} />
       <Tile name="First token" value={totals.requests > 0 ? milliseconds(latency.ttft_p50_ms) : '–'} about={totals.requests > 0 ? `in the median; 95 of 100 within ${milliseconds(latency.ttft_p95_ms)}` : 'The median time from a request to its first token'} />
       <Tile name="Waiting" value={count(now.queue_depth)} about={now.queue_depth === 0 ? 'Nobody waits.' : now.oldest_waiting_s !== null ? `the oldest for ${seconds(now.oldest_waiting_s)}` : 'in the queue'} />
@@ -186,7 +186,7 @@ export function See() {
         <Panel title="Speed" size="wide">
           <div class="charts">
             <Chart title="Tokens per second" show={(value) => rate(value)} lines={[line('written', 'tokens_per_s', 'decode'), line('read', 'prompt_per_s', 'prefill'), line('remembered', 'reused_per_s', 'warm')]} />
-            <Chart title="Longest pause" show={milliseconds} lines={[line('pause', 'pause_ms', 'decode')]} limit={{ value: now.contract_ms, label: 'promised' }} />
+            <Chart title="Longest pause" show={milliseconds} lines={[line('pause', 'pause_ms', 'decode'), line('promised', 'contract_ms', 'promise')]} />
             <Chart title="Requests" show={(value) => count(value)} lines={[line('writing', 'streams', 'decode'), line('waiting', 'queue', 'draw')]} />
             <Chart title="Stored KV" show={bytes} lines={[line('hot', 'hot_bytes', 'hot'), line('warm', 'warm_bytes', 'warm'), line('cold', 'cold_bytes', 'cold')]} />
           </div>

@@ -6,7 +6,7 @@ import { ApiError, clipped } from './api.ts';
 import { isReplying } from './conversation.ts';
 import { ago } from './format.ts';
 import { Icon, Mark } from './icons.tsx';
-import { api, goTo, hasOlder, noteFailure, openId, refreshSessions, searchOlder, sessions } from './state.ts';
+import { api, goTo, hasOlder, listOlder, noteFailure, openId, refreshSessions, searchOlder, sessions } from './state.ts';
 import { searchRows, tagsOf, titleOf, treeRows } from './tree.ts';
 import { Problem } from './ui.tsx';
 
@@ -35,7 +35,7 @@ export function SessionList({ onChoose }: { onChoose: () => void }) {
   const list = useRef<HTMLUListElement>(null);
   const file = useRef<HTMLInputElement>(null);
   const timer = useRef(0);
-  const all = treeRows(sessions.value);
+  const all = treeRows(sessions.value, openId.value);
   const rows = searchRows(all, query.value);
 
   const headings = groupHeadings(rows, Date.now());
@@ -86,7 +86,7 @@ export function SessionList({ onChoose }: { onChoose: () => void }) {
       </div>
       <Problem text={problem.value} onClose={() => (problem.value = '')} />
       <ul ref={list}>
-        {rows.slice(0, shown.value).map(({ session, depth }, i) => {
+        {rows.slice(0, shown.value).map(({ session, depth, versions }, i) => {
           const id = session.session_id;
           return (
             <li key={id} class={`depth-${Math.min(depth, kDepthShown)}`}>
@@ -96,6 +96,7 @@ export function SessionList({ onChoose }: { onChoose: () => void }) {
                 <span class="about">
                   {session.busy || isReplying(id) ? <span class="writing">writing…</span> : ago(session.last_used_s).replace(' ago', '')}
                   <span class={`dot ${session.tier}`} title={kTiers[session.tier]} />
+                  {versions > 1 && <span>{versions} versions</span>}
                   {tagsOf(session).map((tag) => <span class="tag">{tag}</span>)}
                 </span>
               </a>
@@ -110,11 +111,12 @@ export function SessionList({ onChoose }: { onChoose: () => void }) {
           <p class="note">What you talk about is kept on this machine. Come back in a minute or in a month: a session goes on where it stopped.</p>
         </div>
       ))}
-      {hasOlder.value && (
-        <p class="note">{query.value === '' ? 'Older sessions are found by searching.' : 'Older sessions are found by words of their title or tags, or by their whole id.'}</p>
-      )}
-      {rows.length > shown.value && (
-        <button type="button" onClick={() => (shown.value += kRowsAtOnce)}>Show more of {rows.length}</button>
+      {hasOlder.value && query.value !== '' && <p class="note">Older sessions are found by words of their title or tags, or by their whole id.</p>}
+      {(rows.length > shown.value || (hasOlder.value && query.value === '')) && (
+        <button type="button" onClick={() => {
+          shown.value += kRowsAtOnce;
+          if (hasOlder.value) void listOlder().catch(noteFailure);
+        }}>Older sessions</button>
       )}
     </nav>
   );

@@ -9,16 +9,19 @@ import type { SamplingDefaults } from './types.ts';
 // number does not replace it.
 function NumberInput({ field, value, placeholder, onKeep }: { field: NumberField; value: number | undefined; placeholder: string; onKeep: (value: number | undefined) => void }) {
   const typed = useSignal<string | null>(null);
+  const isRefused = useSignal(false);
   return (
     <label>
       {field.label}
-      <input type="number" min={field.min} max={field.max} step={field.step} value={typed.value ?? value ?? ''} placeholder={placeholder}
+      <input type="number" min={field.min} max={field.max} step={field.step} value={typed.value ?? value ?? ''} placeholder={placeholder} aria-invalid={isRefused.value}
         onInput={(event) => {
           const input = event.currentTarget;
           typed.value = input.value;
-          if (input.checkValidity()) onKeep(input.value === '' ? undefined : input.valueAsNumber);
+          isRefused.value = !input.checkValidity();
+          if (!isRefused.value) onKeep(input.value === '' ? undefined : input.valueAsNumber);
         }}
         onBlur={() => (typed.value = null)} />
+      {isRefused.value && <span class="bad" role="alert">It is {field.min} to {field.max}; {value ?? 'the default'} stays.</span>}
     </label>
   );
 }

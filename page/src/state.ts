@@ -3,7 +3,7 @@ import { computed, signal } from '@preact/signals';
 import { Api, ApiError, clipped, isAborted, isUnknown, messageOf } from './api.ts';
 import { remember } from './store.ts';
 import { tellTabs } from './tabs.ts';
-import type { MetadataChanges, Model, Session } from './types.ts';
+import type { MetadataChanges, Model, PullState, Session } from './types.ts';
 import { visibleText } from './visible_text.ts';
 
 // The key stays in memory, and is gone with the page, unless its user lets this tab keep it.
@@ -36,17 +36,24 @@ export const connectionProblem = signal('');
 export const version = signal('');
 
 export const models = signal<Model[]>([]);
-const kSessionsMax = 5000;
+export const pulls = signal<readonly PullState[]>([]);  // Of all tabs and programs.
+export const mayAdminister = signal(true);  // Whether the key may change models and keys.
+const kSessionsAtOnce = 100;
 const kFoundMax = 1000;
 // What umad takes for a search (docs/protocol/socket.md, Lists).
 const kSearchWordsMax = 8;
 const kSearchBytesMax = 256;
 const listed = signal<readonly Session[]>([]);  // Those used last.
 const found = signal<readonly Session[]>([]);  // Of a search among the others.
+const visited = signal<Session | null>(null);  // The one that is open, if it was not listed.
 export const hasOlder = signal(false);  // There are more than are listed.
+let older = '';  // Where those begin.
 export const allSessions = computed(() => {
-  const known = new Set(listed.value.map((session) => session.session_id));
-  return [...listed.value, ...found.value.filter((session) => !known.has(session.session_id))];
+  const all = new Map<string, Session>();
+  for (const session of [...listed.value, ...found.value, ...(visited.value ? [visited.value] : [])]) {
+    if (!all.has(session.session_id)) all.set(session.session_id, session);
+  }
+  return [...all.values()];
 });
 // Those that are conversations. A session in text mode has no turns of a user and a model.
 export const sessions = computed(() => allSessions.value.filter((session) => session.mode === 'chat'));
@@ -99,24 +106,47 @@ export function noteFailure(error: unknown): string {
 }
 
 export async function refreshModels() {
-  models.value = await api.listModels();
+  const list = await api.listModels();
+  models.value = list.data;
+  pulls.value = list.uma?.pulls ?? [];
+  mayAdminister.value = list.uma !== undefined;
 }
 
 let refreshes = 0;
 
+// Reads the sessions used last. Older ones that were read stay.
 export async function refreshSessions() {
   const refresh = ++refreshes;
-  const all: Session[] = [];
-  let hasMore = true;
-  for (let after = ''; hasMore && all.length < kSessionsMax;) {
-    const page = await api.listSessions(after);
-    all.push(...page.data);
-    hasMore = page.has_more;
-    after = page.next ?? '';
-  }
+  const page = await api.listSessions('', kSessionsAtOnce);
   if (refresh !== refreshes) return;  // A later answer is newer.
-  listed.value = all;
-  hasOlder.value = hasMore;
+  const known = new Set(page.data.map((session) => session.session_id));
+  const oldest = page.data.at(-1)?.last_used_s ?? 0;
+  const kept = page.has_more ? listed.value.filter((session) => session.last_used_s <= oldest && !known.has(session.session_id)) : [];
+  listed.value = [...page.data, ...kept];
+  if (kept.length > 0) return;
+  hasOlder.value = page.has_more;
+  older = page.next ?? '';
+}
+
+// Reads the next ones behind those that are listed.
+export async function listOlder() {
+  let page;
+  let refresh;
+  do {
+    refresh = refreshes;
+    page = await api.listSessions(older, kSessionsAtOnce);
+  } while (refresh !== refreshes);  // It may have a session that was deleted meanwhile.
+  const known = new Set(listed.value.map((session) => session.session_id));
+  listed.value = [...listed.value, ...page.data.filter((session) => !known.has(session.session_id))];
+  hasOlder.value = page.has_more;
+  older = page.next ?? '';
+}
+
+// Reads the open session, if it is not listed.
+export async function visit(id: string) {
+  if (allSessions.value.some((session) => session.session_id === id)) return;
+  const session = await api.getSession(id);
+  if (openId.value === id) visited.value = session;
 }
 
 let searches = 0;
@@ -130,7 +160,7 @@ export async function searchOlder(query: string) {
   if (id) all.push(...await api.getSession(id).then((session) => [session], (error) => (isUnknown(error) ? [] : Promise.reject(error))));
   let hasMore = words.length > 0 && !id;
   for (let after = ''; hasMore && search === searches && all.length < kFoundMax;) {
-    const page = await api.listSessions(after, clipped(words.slice(0, kSearchWordsMax).join(' '), kSearchBytesMax));
+    const page = await api.searchSessions(after, clipped(words.slice(0, kSearchWordsMax).join(' '), kSearchBytesMax));
     all.push(...page.data);
     hasMore = page.has_more;
     after = page.next ?? '';
@@ -144,6 +174,7 @@ function showSession(session: Session) {
   const replaced = (all: readonly Session[]) => all.map((each) => (each.session_id === session.session_id ? session : each));
   listed.value = replaced(listed.value);
   found.value = replaced(found.value);
+  if (visited.value?.session_id === session.session_id) visited.value = session;
   tellTabs({ type: 'changed', session: session.session_id });
 }
 
@@ -161,6 +192,7 @@ export async function deleteSession(id: string) {
   for (const kept of ['draft', 'settings']) remember(`${kept}.${id}`, undefined);
   listed.value = listed.value.filter((session) => session.session_id !== id);
   found.value = found.value.filter((session) => session.session_id !== id);
+  if (visited.value?.session_id === id) visited.value = null;
   tellTabs({ type: 'changed', session: id });
 }
 
@@ -174,18 +206,26 @@ export async function refresh() {
   }
 }
 
-// Keeps the lists fresh while the page is visible, and notices that the daemon is gone or back.
+const kLostMs = 2000;
+const kInUseMs = 10_000;
+const kUnusedMs = 60_000;
+
+// Keeps the lists fresh while the page is visible, rarely while nobody touches it, and notices that the daemon is gone or back.
 export function keepFresh() {
   let readAt = 0;
+  let touchedAt = Date.now();
   const again = async () => {
-    const everyMs = connection.value === 'lost' ? 2000 : 10_000;
+    const everyMs = connection.value === 'lost' ? kLostMs : Date.now() < touchedAt + kUnusedMs ? kInUseMs : kUnusedMs;
+    if (pulls.value.length > 0 && connection.value === 'ok') await refreshModels().catch(noteFailure);
     if (document.visibilityState === 'visible' && connection.value !== 'needs key' && Date.now() - readAt >= everyMs) {
+      readAt = Date.now();
       await refresh();
       readAt = Date.now();
     }
     setTimeout(again, 1000);
   };
   void again();
+  for (const name of ['pointermove', 'keydown', 'focus']) addEventListener(name, () => (touchedAt = Date.now()), { passive: true });
   document.addEventListener('visibilitychange', () => {
     if (document.visibilityState === 'visible') void refresh();
   });

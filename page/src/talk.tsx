@@ -1,6 +1,7 @@
 // Talking: the sessions at the left, the conversation, the details at the right.
 import { signal, useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
+import { isUnknown } from './api.ts';
 import { Composer } from './composer.tsx';
 import { type Conversation, conversationOf, startSession } from './conversation.ts';
 import { SessionDetails } from './details.tsx';
@@ -9,7 +10,7 @@ import { Icon, Mark } from './icons.tsx';
 import { Messages } from './messages.tsx';
 import { SessionList } from './session_list.tsx';
 import { SettingsForm } from './settings_form.tsx';
-import { chatModels, connection, modelOf, noteFailure, openId, pictureModels, sessions } from './state.ts';
+import { chatModels, connection, modelOf, noteFailure, openId, pictureModels, sessions, visit } from './state.ts';
 import { recall, remember } from './store.ts';
 import { titleOf } from './tree.ts';
 import { messageOfUser } from './turns.ts';
@@ -130,6 +131,7 @@ function OpenSession({ conversation }: { conversation: Conversation }) {
   useEffect(() => {
     const session = sessions.value.find((each) => each.session_id === conversation.id);
     if (!session && !conversation.isLoaded.value) void conversation.load();
+    if (!session) visit(conversation.id).catch((error) => isUnknown(error) || noteFailure(error));
     const esc = (event: KeyboardEvent) => {
       if (event.key === 'Escape' && !document.querySelector('dialog[open]') && !(event.target as Element).closest('.edit')) void conversation.stop();
     };
@@ -142,10 +144,12 @@ function OpenSession({ conversation }: { conversation: Conversation }) {
   return (
     <>
       <Messages conversation={conversation} />
-      <Composer key={conversation.id} conversation={conversation} model={session?.model ?? ''} onSend={async (input) => {
-        void conversation.send(input);
-        return true;  // If it fails, the conversation gives it back.
-      }} />
+      {!conversation.isGone.value && (
+        <Composer key={conversation.id} conversation={conversation} model={session?.model ?? ''} onSend={async (input) => {
+          void conversation.send(input);
+          return true;  // If it fails, the conversation gives it back.
+        }} />
+      )}
     </>
   );
 }

@@ -4,6 +4,7 @@ import type { Session } from './types.ts';
 export interface TreeRow {
   session: Session;
   depth: number;
+  versions: number;  // Of its conversation.
 }
 
 type ById = ReadonlyMap<string, Session>;
@@ -14,40 +15,78 @@ export const titleOf = (session: Session) => session.name || session.metadata.ti
 export const tagsOf = (session: Session): string[] =>
   (session.metadata.tags ?? '').split(',').map((tag) => tag.trim()).filter((tag) => tag !== '');
 
-// The rows of the list, the last used trees first.
-export function treeRows(sessions: readonly Session[]): TreeRow[] {
-  const known = byId(sessions);
-  const children = new Map<string, Session[]>();
-  const roots: Session[] = [];
+// The group of each session: that of its parent if it `isPart` of it, its own otherwise. `nameOf` names the group of a session whose
+// parent is gone.
+function groupsOf(sessions: readonly Session[], known: ById, isPart: (session: Session) => boolean, nameOf: (session: Session) => string) {
+  const groups = new Map<string, string>();
   for (const session of sessions) {
-    const parent = parentOf(session, known);
+    const path: Session[] = [];  // A chain of forks may be too long for recursion.
+    for (let at: Session | undefined = session; at && !groups.has(at.session_id); at = isPart(at) ? known.get(at.parent_id) : undefined) path.push(at);
+    for (const each of path.reverse()) {
+      groups.set(each.session_id, isPart(each) ? groups.get(each.parent_id) ?? nameOf(each) : each.session_id);
+    }
+  }
+  return groups;
+}
+
+// The conversation that each session is a version of, named by the session with which it began.
+const conversationsOf = (sessions: readonly Session[], known: ById) =>
+  groupsOf(sessions, known, ({ metadata }) => !!metadata.version_of, ({ metadata }) => metadata.version_of!);
+
+// All versions of the session's conversation.
+export function versionsOf(session: Session, sessions: readonly Session[]): Session[] {
+  const conversations = conversationsOf(sessions, byId(sessions));
+  const own = conversations.get(session.session_id);
+  return sessions.filter((each) => conversations.get(each.session_id) === own);
+}
+
+// The sessions that were forked from one another, this one among them.
+export function familyOf(id: string, sessions: readonly Session[]): Session[] {
+  const families = groupsOf(sessions, byId(sessions), ({ parent_id }) => parent_id !== '', ({ parent_id }) => parent_id);
+  const own = families.get(id);
+  return own === undefined ? [] : sessions.filter((each) => families.get(each.session_id) === own);
+}
+
+// The rows of the list, the last used trees first. A conversation has one row, for its version that is `open`, or was used last.
+export function treeRows(sessions: readonly Session[], open = ''): TreeRow[] {
+  const known = byId(sessions);
+  const conversations = conversationsOf(sessions, known);
+  const shown = new Map<string, TreeRow>();
+  for (const session of sessions) {
+    const id = conversations.get(session.session_id)!;
+    const other = shown.get(id);
+    const isOther = other && session.session_id !== open && (other.session.session_id === open || other.session.last_used_s >= session.last_used_s);
+    shown.set(id, { session: isOther ? other.session : session, depth: 0, versions: (other?.versions ?? 0) + 1 });
+  }
+  const children = new Map<string, string[]>();
+  const roots: string[] = [];
+  for (const id of shown.keys()) {
+    const first = known.get(id);
+    const parent = conversations.get(first ? parentOf(first, known) : '') ?? id;
     const siblings = children.get(parent);
-    if (parent === '') roots.push(session);
-    else if (siblings) siblings.push(session);
-    else children.set(parent, [session]);
+    if (parent === id) roots.push(id);
+    else if (siblings) siblings.push(id);
+    else children.set(parent, [id]);
   }
   const used = new Map<string, number>();
-  const rows: TreeRow[] = [];
   // Depth first with a stack of its own: a chain of forks may be long.
-  const order: Session[] = [];
+  const order: string[] = [];
   const pending = [...roots];
   while (pending.length > 0) {
-    const session = pending.pop()!;
-    order.push(session);
-    pending.push(...(children.get(session.session_id) ?? []));
+    const id = pending.pop()!;
+    order.push(id);
+    pending.push(...(children.get(id) ?? []));
   }
-  for (const session of order.reverse()) {
-    const below = children.get(session.session_id) ?? [];
-    used.set(session.session_id, Math.max(session.last_used_s, ...below.map((child) => used.get(child.session_id) ?? 0)));
+  for (const id of order.reverse()) {
+    used.set(id, Math.max(shown.get(id)!.session.last_used_s, ...(children.get(id) ?? []).map((child) => used.get(child) ?? 0)));
   }
-  const latestLast = (a: Session, b: Session) =>
-    (used.get(a.session_id) ?? 0) - (used.get(b.session_id) ?? 0) || b.session_id.localeCompare(a.session_id);
-  const stack: TreeRow[] = roots.sort(latestLast).map((session) => ({ session, depth: 0 }));
+  const latestLast = (a: string, b: string) => (used.get(a) ?? 0) - (used.get(b) ?? 0) || b.localeCompare(a);
+  const rows: TreeRow[] = [];
+  const stack = roots.sort(latestLast).map((id) => ({ id, depth: 0 }));
   while (stack.length > 0) {
-    const row = stack.pop()!;
-    rows.push(row);
-    const below = (children.get(row.session.session_id) ?? []).sort(latestLast);
-    for (const session of below) stack.push({ session, depth: row.depth + 1 });
+    const { id, depth } = stack.pop()!;
+    rows.push({ ...shown.get(id)!, depth });
+    for (const child of (children.get(id) ?? []).sort(latestLast)) stack.push({ id: child, depth: depth + 1 });
   }
   return rows;
 }

@@ -6,7 +6,6 @@ import { pictureData } from './visible_text.ts';
 export interface Turn {
   turn: number;
   part: number;
-  before: Item[];  // The items of earlier parts.
   system: string[];
   input: Item[];  // Messages of the user and results of tool calls.
   output: Item[];  // Reasoning, text and tool calls of the reply.
@@ -26,10 +25,10 @@ export function turnsOf(items: readonly Item[]): Turn[] {
     const isInput = item.type === 'function_call_output' || (item.type === 'message' && item.role === 'user');
     let turn = turns.at(-1);
     if (!turn || turn.turn !== item.uma.turn) {
-      turn = { turn: item.uma.turn, part: 0, before: [], system: [], input: [], output: [] };
+      turn = { turn: item.uma.turn, part: 0, system: [], input: [], output: [] };
       turns.push(turn);
     } else if (isInput && turn.output.length > 0) {
-      turn = { turn: item.uma.turn, part: turn.part + 1, before: [...turn.before, ...turn.input, ...turn.output], system: [], input: [], output: [] };
+      turn = { turn: item.uma.turn, part: turn.part + 1, system: [], input: [], output: [] };
       turns.push(turn);
     }
     if (item.type === 'message' && (item.role === 'system' || item.role === 'developer')) turn.system.push(textOf(item.content));
@@ -37,6 +36,10 @@ export function turnsOf(items: readonly Item[]): Turn[] {
   }
   return turns;
 }
+
+// The items of the parts of a turn that stand before this one.
+export const itemsBefore = (part: Turn, turns: readonly Turn[]): Item[] =>
+  turns.filter((each) => each.turn === part.turn && each.part < part.part).flatMap((each) => [...each.input, ...each.output]);
 
 const partsToSend = (content: readonly ContentPart[]): InputPart[] =>
   content.map((part) => {

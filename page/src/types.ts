@@ -25,6 +25,12 @@ export interface Session {
   metadata: Metadata;
 }
 
+export interface SessionPage {
+  data: Session[];
+  has_more: boolean;
+  next?: string;
+}
+
 export interface SessionDetail extends Session {
   messages?: { role: string; content: string | null }[];
   text?: string;
@@ -34,6 +40,7 @@ export interface SessionDetail extends Session {
 export interface Metadata {
   title?: string;  // Shown if the session has no name. It need not be unique.
   tags?: string;  // Separated by commas.
+  version_of?: string;  // The session beside which an edit or another reply has made this one.
 }
 
 // Pairs to set; null removes one.
@@ -51,6 +58,19 @@ export interface Model {
   idle_unload_s: number;  // 0: never.
   capabilities: string[];
   meta: { n_ctx: number; n_ctx_train: number; n_params: number; size: number };
+}
+
+// A download of a model that is in progress.
+export interface PullState {
+  source: string;
+  file?: string;
+  completed: number;
+  total?: number;
+}
+
+export interface ModelList {
+  data: Model[];
+  uma?: { pulls: PullState[] };  // For an administrator.
 }
 
 // The receipt of a reply: `uma.usage`.

@@ -57,7 +57,7 @@ export function Confirm({ question, action, onAnswer }: { question: string; acti
       <p>{question}</p>
       <div class="buttons">
         <button type="button" class="danger" onClick={() => onAnswer(true)}>{action}</button>
-        <button type="button" autofocus onClick={() => onAnswer(false)}>Keep</button>
+        <button type="button" autofocus onClick={() => onAnswer(false)}>Cancel</button>
       </div>
     </Dialog>
   );

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { clipped } from '../src/api.ts';
 import { requestFields } from '../src/settings.ts';
-import { asMarkdown, messageOfUser, toSend, turnsOf } from '../src/turns.ts';
+import { asMarkdown, itemsBefore, messageOfUser, toSend, turnsOf } from '../src/turns.ts';
 import type { Item } from '../src/types.ts';
 
 test('settings become the fields of a request', () => {
@@ -39,9 +39,10 @@ test('items become turns', () => {
 test('questions and replies that were added alternate', () => {
   const items = [message(0, 0, 'user', 'U'), message(0, 1, 'assistant', 'A'), message(0, 2, 'user', 'V'), message(0, 3, 'assistant', 'B')];
   const turns = turnsOf(items);
-  assert.deepEqual(turns.map(({ turn, part, before, input, output }) => [turn, part, before, input, output]),
-    [[0, 0, [], [items[0]], [items[1]]], [0, 1, [items[0], items[1]], [items[2]], [items[3]]]]);
-  assert.deepEqual(toSend(turns[1]!.before), [messageOfUser('U', []), { role: 'assistant', content: 'A' }]);
+  assert.deepEqual(turns.map(({ turn, part, input, output }) => [turn, part, input, output]),
+    [[0, 0, [items[0]], [items[1]]], [0, 1, [items[2]], [items[3]]]]);
+  assert.deepEqual(itemsBefore(turns[0]!, turns), []);
+  assert.deepEqual(toSend(itemsBefore(turns[1]!, turns)), [messageOfUser('U', []), { role: 'assistant', content: 'A' }]);
 });
 
 test('a picture in the result of a tool is sent again', () => {

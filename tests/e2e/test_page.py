@@ -142,14 +142,14 @@ class Talk(TalkTest):
         self.assertEqual(before + 1, self.client.metrics()["requests_cancelled_total"])
         self.assertFalse(self.session(seen.id)["busy"])
 
-    def test_a_changed_message_is_a_branch(self):
+    def test_a_changed_message_is_another_version(self):
         seen = self.scenario("talk.edited", model="player", first="One: ask1", second="Two: ask2", other="Three: ask3")
         self.assertEqual("Two: ask2", seen.offered)
         self.assertRegex("".join(seen.marks), r"^\W*2 of 2\W*$")
         self.assertIn("This is reply 3.", seen.branch["replied"][1])
         self.assertIn("This is reply 2.", seen.before["replied"][1])
         self.assertIn("This is reply 1.", seen.branch["replied"][0])
-        self.assertEqual(["One: ask1", "Fork: One: ask1"], seen.tree[:2])
+        self.assertEqual(["One: ask1"], [title for title in seen.tree if "One: ask1" in title], "a conversation has one row")
         self.assertEqual(["One: ask1", "Two: ask2"], [text for role, text in self.texts(seen.old) if role == "user"])
         self.assertEqual(["One: ask1", "Three: ask3"], [text for role, text in self.texts(seen.id) if role == "user"])
 

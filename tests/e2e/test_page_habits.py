@@ -1,5 +1,6 @@
 """The page in a browser: what people expect of every chat."""
 
+import time
 import unittest
 
 from test_page import MARKDOWN, TalkTest
@@ -71,8 +72,47 @@ class Habits(TalkTest):
         self.assertEqual(text.strip(), seen.message)
         self.assertFalse([title for title in seen.titles if title.startswith("refused")])
 
+    def test_a_full_context_is_no_dead_end(self):
+        seen = self.scenario("habits.full_context", model="small", question="Number #: ask#", expects=["status of 400"])
+        self.assertGreater(seen.asked, 1)
+        self.assertEqual((f"Number {seen.asked}: ask{seen.asked}", "", False), (seen.field, seen.left, seen.isFull))
+        session = self.session(seen.id)
+        self.assertEqual("shift", session["on_full"])
+        self.assertGreater(session["dropped_turns"], 0)
+
+    def test_another_model_answers_in_another_version(self):
+        seen = self.scenario("habits.other_model", model="player", other="small", text="Twice: ask1")
+        self.assertEqual(["player", "small"], [self.session(each)["model"] for each in (seen.id, seen.made)])
+        self.assertEqual(self.texts(seen.id), self.texts(seen.made))
+        self.assertEqual((2, 1), (len(seen.versions), seen.rows))
+
+    def test_long_messages_fold_and_a_session_that_is_gone_is_told(self):
+        session = self.ask("POST", "v1/sessions", {"mode": "chat", "model": "player"})["session_id"]
+        text = "A long one: ask1 " + "word " * 1000
+        self.ask("POST", "v1/conversations/conv_" + session + "/items", {"items": [{"role": "user", "content": text}]})
+        seen = self.scenario("habits.folded", session=session, expects=["status of 404"])
+        self.assertLess(seen.short, 3200)
+        self.assertGreater(seen.whole, 4900)
+        self.assertFalse(seen.hasField)
+
     def test_the_focus_stays_when_an_edit_is_given_up(self):
-        self.assertEqual("Edit, as a new branch", self.scenario("habits.edit_given_up", model="player", text="Wait: ask1"))
+        self.assertEqual("Edit; this version stays", self.scenario("habits.edit_given_up", model="player", text="Wait: ask1"))
+
+
+class Older(TalkTest):
+    takes_long = True
+
+    def test_the_list_has_the_sessions_used_last_and_more_on_demand(self):
+        def begin(i):
+            return self.ask("POST", "v1/sessions", {"mode": "chat", "model": "player", "metadata": {"title": f"Voyage {i}"}})
+
+        oldest = begin(0)
+        while int(time.time()) <= oldest["last_used_s"]:
+            time.sleep(0.1)
+        for i in range(1, 130):
+            begin(i)
+        seen = self.scenario("habits.older_sessions", oldest=oldest["session_id"])
+        self.assertEqual((101, 304, 130, 130, True), (seen.first, seen.status, seen.all, seen.later, seen.isThere))
 
 
 if __name__ == "__main__":

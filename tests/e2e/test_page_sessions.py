@@ -34,7 +34,7 @@ class Sessions(TalkTest):
         seen = self.scenario("sessions.older", old=old, queries=["#harbour", "voyage #deep", old[1], f"voyage {'f' * 32}"],
                              expects=["status of 404"])
         self.assertEqual([["Voyage 0"], ["Voyage 0", "Voyage 1"], ["Voyage 1"], []], [sorted(titles) for titles in seen.found])
-        self.assertIn("searching", seen.hints[0])
+        self.assertEqual("Older sessions", seen.hints[0])
         self.assertIn("title or tags", seen.hints[1])
 
     def test_an_old_list_does_not_replace_a_new_name(self):

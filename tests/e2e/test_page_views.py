@@ -108,7 +108,7 @@ class Pull(browser.PageTest):
                              answers={"hang": self.hang, "stopped": self.stopped})
         self.assertIn("some/other", seen.refused)
         self.assertTrue(0 < seen.part < 1, seen.part)
-        self.assertRegex(seen.told, r"^pulling m-Q8_0.gguf: [\d.,]+ KiB of [\d.,]+ KiB, \d+ %$")
+        self.assertRegex(seen.told, r"^m-Q8_0.gguf: [\d.,]+ KiB of [\d.,]+ KiB, \d+ %$")
         self.assertEqual("bytes=300000-", self.hub.ranges()[-1])
         self.assertNotIn("m-Q8_0", [model["id"] for model in self.ask("GET", "v1/models")["data"]])
 

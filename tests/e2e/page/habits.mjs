@@ -175,3 +175,72 @@ export async function edit_given_up(scenario, { model, text }) {
   await tab.questions().first().getByRole('textbox').press('Escape');
   return tab.until(() => tab.page.evaluate(() => document.activeElement.title), 'the focus on the button');
 }
+
+// A conversation that is as long as the model can read goes on without its oldest turns.
+export async function full_context(scenario, { model, question }) {
+  const tab = await scenario.tab();
+  await tab.newSession({ model });
+  const full = tab.alert().getByText('as long as the model can read');
+  let asked = 0;
+  while (asked < 9 && !(await full.isVisible())) {
+    const text = question.replaceAll('#', ++asked);
+    await tab.say(text);
+    await tab.until(async () => (await full.isVisible()) || (await tab.page.getByText(`This is reply ${asked}.`, { exact: true }).isVisible()), 'a reply or no room');
+    await tab.button('Stop').waitFor({ state: 'hidden' });
+  }
+  const field = await tab.message().inputValue();
+  await tab.button('Drop the oldest turns and go on').click();
+  await tab.page.getByText(`This is reply ${asked}.`, { exact: true }).waitFor();
+  await tab.button('Stop').waitFor({ state: 'hidden' });
+  await tab.say(question.replaceAll('#', 9));
+  await tab.page.getByText('This is reply 9.', { exact: true }).waitFor();
+  return { id: tab.id(), asked, field, left: await tab.message().inputValue(), isFull: await full.isVisible() };
+}
+
+// The list has the sessions used last, and more of them on demand; one that is not listed can be opened.
+export async function older_sessions(scenario, { oldest }) {
+  const tab = await scenario.tab(`#/talk/${oldest}`);
+  await tab.heading('Voyage 0').waitFor();
+  await tab.until(async () => (await tab.rows().count()) > 100, 'the list');
+  const first = await tab.rows().count();
+  const polled = tab.page.waitForResponse((answer) => answer.url().includes('/v1/sessions?'));
+  await tab.page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
+  const status = (await polled).status();
+  await tab.button('Older sessions').click();
+  await tab.until(async () => (await tab.rows().count()) > first + 20, 'older sessions');
+  const all = await tab.rows().count();
+  await tab.readsAgain();
+  return { first, status, all, later: await tab.rows().count(), isThere: (await tab.titles()).includes('Voyage 0') };
+}
+
+export async function other_model(scenario, { model, other, text }) {
+  const tab = await scenario.tab();
+  await tab.newSession({ model });
+  await tab.say(text);
+  await tab.finished(1);
+  const id = tab.id();
+  await tab.replies().first().getByRole('combobox', { name: 'Answer with another model' }).selectOption(other);
+  await tab.until(async () => tab.id() !== id, 'the other version');
+  await tab.finished(1);
+  await tab.openDetails();
+  const versions = await tab.details().getByRole('link', { name: /^[12]: / }).allInnerTexts();
+  return { id, made: tab.id(), versions, rows: (await tab.titles()).filter((title) => title.includes(text)).length };
+}
+
+// A long message is folded, and a key shows all keys.
+export async function folded(scenario, { session }) {
+  const tab = await scenario.tab(`#/talk/${session}`);
+  const said = tab.questions().first().locator('.said');
+  await said.waitFor();
+  const short = (await said.innerText()).length;
+  await tab.button(/^Show all/).click();
+  const whole = (await said.innerText()).length;
+  await tab.page.evaluate(() => document.activeElement.blur());
+  await tab.page.keyboard.press('?');
+  await tab.dialog('Keys').waitFor();
+  await tab.page.keyboard.press('Escape');
+  await tab.dialog('Keys').waitFor({ state: 'hidden' });
+  await tab.page.evaluate((to) => (location.hash = to), `#/talk/${'0'.repeat(32)}`);
+  await tab.page.getByText(/^There is no such session/).waitFor();
+  return { short, whole, hasField: await tab.message().isVisible() };
+}

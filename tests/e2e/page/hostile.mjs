@@ -94,7 +94,7 @@ export async function names(scenario, { title, tag, session, model, files }) {
   await note('list');
   await tab.button('Delete…').click();
   await note('question');
-  await tab.dialog('Delete').getByRole('button', { name: 'Keep' }).click();
+  await tab.dialog('Delete').getByRole('button', { name: 'Cancel' }).click();
   const saved = [];
   for (const name of ['Export', 'Save as Markdown']) saved.push((await tab.saved(() => tab.button(name).click())).name);
   for (const file of files) {

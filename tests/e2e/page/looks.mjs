@@ -35,7 +35,7 @@ async function tour(tab, { session, draws }, isPhone, visit) {
   await visit('details');
   await tab.button('Delete…').click();
   await visit('dialog');
-  await tab.dialog('Delete').getByRole('button', { name: 'Keep' }).click();
+  await tab.dialog('Delete').getByRole('button', { name: 'Cancel' }).click();
   if (isPhone) await tab.details().getByRole('button', { name: 'Close' }).first().click();
   await tab.link('See').click();
   await tab.region('Models in memory').waitFor();

@@ -22,7 +22,7 @@ async function talk(tab, { model, talks }) {
     await tab.questions().last().getByRole('button', { name: 'Edit' }).click();
     const field = tab.questions().last().getByRole('textbox', { name: 'Message' });
     await field.fill(edit);
-    await tab.button('Send as a new branch').click();
+    await tab.button('Send as another version').click();
     await tab.until(async () => tab.id() !== before, 'the branch');
     await tab.finished(messages.length);
   }

@@ -40,14 +40,15 @@ export async function named(scenario, { model }) {
   return { id, typed, titles, found, page, reloaded };
 }
 
-// The lists that the page reads have as many sessions as it shows, and not the `old` ones.
+// The list that the page reads has many sessions, and not the `old` ones.
 export async function older(scenario, { old, queries }) {
   const context = await scenario.profile();
   await context.route('**/v1/sessions?*', async (route) => {
     if (new URL(route.request().url()).searchParams.get('q') !== '') return route.continue();
-    const answer = await route.fetch();
+    const { 'if-none-match': _, ...headers } = route.request().headers();
+    const answer = await route.fetch({ headers });
     const { data } = await answer.json();
-    const many = Array.from({ length: 5000 }, (_, i) => ({ ...data[0], name: '', metadata: { title: `Copy ${i}` }, session_id: i.toString(16).padStart(32, '0') }));
+    const many = Array.from({ length: 500 }, (_, i) => ({ ...data[0], name: '', metadata: { title: `Copy ${i}` }, session_id: i.toString(16).padStart(32, '0') }));
     return route.fulfill({ response: answer, json: { object: 'list', data: many, has_more: true, next: old[0] } });
   });
   const tab = await scenario.tabIn(context);
@@ -140,7 +141,7 @@ export async function forked_and_deleted(scenario, { model }) {
   await tab.dialog('Rewind').getByRole('button', { name: 'Rewind' }).click();
   await tab.until(async () => (await tab.replies().count()) === 1, 'one turn');
   await tab.button('Delete…').click();
-  await tab.dialog('Delete').getByRole('button', { name: 'Keep' }).click();
+  await tab.dialog('Delete').getByRole('button', { name: 'Cancel' }).click();
   const kept = tab.id();
   await tab.button('Delete…').click();
   await tab.dialog('Delete').getByRole('button', { name: 'Delete' }).click();

@@ -89,7 +89,7 @@ export async function stopped_before_it_begins(scenario, { model, text }) {
   return { id: tab.id(), replies, problem };
 }
 
-// The second of two messages is changed; then the page moves between the two branches.
+// The second of two messages is changed; then the page moves between the two versions.
 export async function edited(scenario, { model, first, second, other }) {
   const tab = await scenario.tab();
   await tab.newSession({ model });
@@ -103,14 +103,14 @@ export async function edited(scenario, { model, first, second, other }) {
   const field = tab.questions().nth(1).getByRole('textbox', { name: 'Message' });
   const offered = await field.inputValue();
   await field.fill(other);
-  await tab.button('Send as a new branch').click();
+  await tab.button('Send as another version').click();
   await tab.until(async () => tab.id() !== old, 'another session');
   await tab.finished(2);
   const id = tab.id();
   const branch = await tab.texts();
-  const marks = await tab.page.getByRole('group', { name: 'Branches' }).allInnerTexts();
+  const marks = await tab.page.getByRole('group', { name: 'Versions' }).allInnerTexts();
   const tree = await tab.titles();
-  await tab.link('Earlier branch').click();
+  await tab.link('Earlier version').click();
   await tab.until(async () => tab.id() === old, 'the first session');
   await tab.questions().getByText(second, { exact: true }).waitFor();
   await tab.finished(2);
@@ -136,7 +136,7 @@ export async function edited_after_shift(scenario, { model, system, question, ot
   const old = tab.id();
   await tab.questions().first().getByRole('button', { name: 'Edit' }).click();
   await tab.questions().first().getByRole('textbox', { name: 'Message' }).fill(other);
-  await tab.button('Send as a new branch').click();
+  await tab.button('Send as another version').click();
   await tab.until(async () => tab.id() !== old, 'another session');
   await tab.page.getByText('This is reply 7.', { exact: true }).waitFor();
   await tab.finished(1);
@@ -155,12 +155,12 @@ export async function regenerated(scenario, { model }) {
   await tab.setting('Longest reply, tokens').fill('5');
   await tab.button('Regenerate').click();
   await tab.until(async () => tab.id() !== old, 'another session');
-  // The branch begins as a fork, with the reply that is to be replaced.
+  // The version begins as a fork, with the reply that is to be replaced.
   const again = await tab.until(async () => {
     const shown = await tab.receipt(await tab.finished(1));
     return shown !== receipt && shown;
   }, 'another reply');
-  return { old, id: tab.id(), receipt, again, marks: await tab.page.getByRole('group', { name: 'Branches' }).allInnerTexts() };
+  return { old, id: tab.id(), receipt, again, marks: await tab.page.getByRole('group', { name: 'Versions' }).allInnerTexts() };
 }
 
 // Returns the requests for replies that the page sends.

@@ -70,18 +70,25 @@ export async function pull(scenario, { source, name, missing }) {
   await field.fill(source);
   await scenario.ask('hang');
   await tab.button('Pull').click();
-  const bar = tab.page.getByRole('progressbar', { name: 'Download' });
+  const bar = tab.page.getByRole('progressbar', { name: `Download of ${source}` });
   const part = await tab.until(async () => {
     const value = await bar.evaluate((element) => element.value).catch(() => 0);
     return value > 0 && value;
   }, 'a part of the file');
-  const told = await tab.page.getByText(/^pulling .*: .* of .*%/).innerText();
+  const told = await tab.page.getByText(/^m-.*: .* of .*%/).innerText();
+  // Every view and every tab shows it.
+  const other = await scenario.tab('#/manage/models');
+  await other.page.getByText('begun elsewhere').waitFor();
+  await tab.link('Talk').click();
+  await tab.page.getByRole('banner').getByText(/^model \d+ %$/).waitFor();
+  await open(tab, 'Models');
   await tab.button('Stop').click();
   await tab.page.getByText('Stopped. The next pull goes on from here.').waitFor();
   await scenario.ask('stopped');
+  await field.fill(source);
   await tab.button('Pull').click();
   await row(tab, name).waitFor();
-  await tab.page.getByText('success').waitFor();
+  await tab.page.getByText(`${source} is here.`).waitFor();
   await row(tab, name).getByRole('button', { name: 'Card' }).click();
   await tab.link('Talk').click();
   await tab.newSession({ model: name });
@@ -113,7 +120,7 @@ export async function make_key(scenario, { key, name }) {
     await row(tab, name).getByRole('button', { name: 'Delete…' }).click();
     await tab.dialog('Delete').getByRole('button', { name: answer }).click();
   };
-  await remove('Keep');
+  await remove('Cancel');
   await remove('Delete');
   await row(tab, name).waitFor({ state: 'hidden' });
   return { text, shown, served, kept: await tab.storage() };
