@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
 #include <cstdint>
 #include <format>
@@ -26,8 +27,9 @@ namespace {
 // all.
 class FullScreen {
  public:
-  explicit FullScreen(Output& output) : output_(output), has_keys_(::tcgetattr(STDIN_FILENO, &before_) == 0) {
-    if (has_keys_) {
+  explicit FullScreen(Output& output)
+      : output_(output), is_terminal_(::tcgetattr(STDIN_FILENO, &before_) == 0), has_keys_(is_terminal_) {
+    if (is_terminal_) {
       termios keys = before_;
       keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
       (void)::tcsetattr(STDIN_FILENO, TCSANOW, &keys);
@@ -36,7 +38,7 @@ class FullScreen {
   }
   ~FullScreen() {
     (void)output_.write_verbatim("\x1b[?25h\x1b[?1049l");
-    if (has_keys_) (void)::tcsetattr(STDIN_FILENO, TCSANOW, &before_);
+    if (is_terminal_) (void)::tcsetattr(STDIN_FILENO, TCSANOW, &before_);
   }
   FullScreen(const FullScreen&) = delete;
   FullScreen& operator=(const FullScreen&) = delete;
@@ -55,6 +57,7 @@ class FullScreen {
     if (!has_keys_ || ::poll(&keys, 1, 0) <= 0) return Key::none;
     std::array<char, 64> bytes{};
     const ssize_t got = ::read(STDIN_FILENO, bytes.data(), bytes.size());
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Key::none;
     if (got <= 0) {
       has_keys_ = false;  // The terminal is gone, and would wake every wait.
       return Key::none;
@@ -86,6 +89,7 @@ class FullScreen {
  private:
   Output& output_;
   termios before_{};
+  const bool is_terminal_;  // Standard input is one.
   bool has_keys_;
   std::size_t first_ = 0;  // The first line that is shown.
 };

@@ -2,16 +2,17 @@
 import { computed, signal } from '@preact/signals';
 import { ApiError, clipped, isAborted, isUnknown } from './api.ts';
 import { emptyReply, isLastEvent, LostReply, type Reply, type ReplyEvent, takeEvent, wholeReply } from './reply.ts';
-import { announce, api, connection, goTo, noteFailure, openId, refreshSessions, sessions } from './state.ts';
+import { announce, api, connection, forgetSession, goTo, noteFailure, openId, refreshSessions, sessions } from './state.ts';
 import { requestFields, settingsOf, keepSettings } from './settings.ts';
 import type { SseEvent } from './sse.ts';
 import { hearTabs, tellTabs } from './tabs.ts';
-import { familyOf, titleOf } from './tree.ts';
+import { familyOf, isVersion, titleOf } from './tree.ts';
 import { toSend, turnsOf, type Turn } from './turns.ts';
 import type { InputItem, Item, Receipt, SessionOptions } from './types.ts';
 
 const kShowMs = 80;
 const kReadAgainMs = 1000;
+const kTriesMax = 3;
 const kAnnounceMs = 3000;
 const kAnnouncedCharsMax = 400;
 
@@ -37,7 +38,7 @@ export class Conversation {
   private lastRead = '';  // The id of the last response that was read, or could not be: it is not read again,
   private lostAt = 0;  // unless the connection was lost at this time.
   private loads = 0;
-  private isLoadingEarlier = false;
+  private loadingEarlier: Promise<boolean> | null = null;
   private isDropping = false;
   private shownAt = 0;
   private announcedAt = 0;
@@ -75,26 +76,39 @@ export class Conversation {
         this.oldest = fresh[0]?.id ?? '';
       }
       this.isLoaded.value = true;
+      this.isGone.value = false;
     } catch (error) {
       this.isGone.value = isUnknown(error);
       if (!this.isGone.value) this.problem.value = noteFailure(error);
     }
   }
 
-  async loadEarlier() {
-    if (this.isLoadingEarlier) return;
-    this.isLoadingEarlier = true;
+  // Reads the turns before those that are shown. Later calls wait for the first one. Returns whether they were read.
+  loadEarlier(): Promise<boolean> {
+    this.loadingEarlier ??= this.readEarlier().finally(() => (this.loadingEarlier = null));
+    return this.loadingEarlier;
+  }
+
+  private async readEarlier(): Promise<boolean> {
     try {
       const { oldest } = this;
       const page = await api.listItems(this.id, oldest);
-      if (oldest !== this.oldest) return;  // The items were read again meanwhile.
+      if (oldest !== this.oldest) return false;  // The items were read again meanwhile.
       this.items.value = [...page.data.reverse(), ...this.items.value];
       this.hasEarlier.value = page.has_more;
       this.oldest = this.items.value[0]?.id ?? '';
+      return true;
     } catch (error) {
       this.problem.value = noteFailure(error);
-    } finally {
-      this.isLoadingEarlier = false;
+      return false;
+    }
+  }
+
+  // Reads all turns, which may be many pages. Throws if that fails.
+  async loadAll() {
+    let tries = 0;
+    while (this.hasEarlier.value) {
+      if (!await this.loadEarlier() && ++tries === kTriesMax) throw new Error(this.problem.value || 'The conversation changes while it is read.');
     }
   }
 
@@ -162,7 +176,8 @@ export class Conversation {
     this.isDropping = true;
     await this.read(() => api.respond(this.id, { ...fields, truncation: 'auto', ...(input.length > 0 ? { input } : {}) }, this.abort!.signal), '');
     this.isDropping = false;
-    if (this.responseId === '' && input.length > 0) this.unsent.value = input;
+    const isKept = this.items.value.some((item) => item.id !== '' && item.uma.turn >= turn);
+    if (!isKept && input.length > 0) this.unsent.value = input;
   }
 
   // The fields of a request for a reply; null: there is one already, or they are wrong.
@@ -301,14 +316,16 @@ export class Conversation {
   async answerBy(model: string, turn: Turn) {
     let id = '';
     try {
-      while (this.hasEarlier.value && this.problem.value === '') await this.loadEarlier();
+      await this.loadAll();
       const turns = this.turns();
-      const before = turns.slice(0, turns.findIndex((each) => each.turn === turn.turn && each.part === turn.part));
+      const at = turns.findIndex((each) => each.turn === turn.turn && each.part === turn.part);
+      if (at < 0) throw new Error('This turn is not here any more.');
+      const before = turns.slice(0, at);
       const input = toSend([...before.flatMap((each) => [...each.input, ...each.output]), ...turn.input]);
       const session = sessions.value.find((each) => each.session_id === this.id);
       const made = await api.createSession({
         model, system: turns[0]?.system.join('\n\n') || undefined, on_full: session?.on_full ?? 'error',
-        metadata: { version_of: session?.metadata.version_of ?? this.id, ...(session ? { title: titleOf(session) } : {}) },
+        metadata: { ...this.versionMark(''), ...(session ? { title: titleOf(session) } : {}) },
       });
       id = made.session_id;
       await api.appendItems(id, input);
@@ -318,6 +335,12 @@ export class Conversation {
       if (id !== '' && openId.value !== id) void api.deleteSession(id).catch(() => {});
       this.problem.value = noteFailure(error);
     }
+  }
+
+  // The metadata of a version that is made from the session `from`.
+  private versionMark(from: string) {
+    const session = sessions.value.find((each) => each.session_id === this.id);
+    return { version_of: session && isVersion(session) ? session.metadata.version_of! : this.id, made_from: from };
   }
 
   private async openVersion(id: string, begin: (version: Conversation) => Promise<void>) {
@@ -335,7 +358,7 @@ export class Conversation {
       const session = sessions.value.find((each) => each.session_id === this.id);
       const shown = title || session?.name;  // A name is unique, a title is not.
       const made = await api.forkSession(this.id, last, {
-        version_of: session?.metadata.version_of ?? this.id, ...(shown ? { title: shown } : {}),
+        ...this.versionMark(this.id), ...(shown ? { title: shown } : {}),
       });
       keepSettings(made.session_id, settingsOf(this.id));
       await this.openVersion(made.session_id, begin);
@@ -441,6 +464,7 @@ export async function startSession(options: SessionOptions, input: InputItem[], 
 export function followTabs() {
   hearTabs((message) => {
     const conversation = conversations.get(message.session);
+    if (message.type === 'deleted') forgetSession(message.session);
     // The list names the response, and the open conversation attaches to it.
     if (message.type === 'begun') void refreshSessions().catch(noteFailure);
     if (message.type === 'changed') {

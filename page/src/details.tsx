@@ -6,7 +6,7 @@ import { ago, bytes, count } from './format.ts';
 import { keepSettings, settingsOf } from './settings.ts';
 import { SettingsForm } from './settings_form.tsx';
 import { allSessions, api, changeMetadata, deleteSession, goTo, modelOf, noteFailure, refreshSessions, renameSession } from './state.ts';
-import { tagsOf, titleOf, versionsOf } from './tree.ts';
+import { isVersion, tagsOf, titleOf, versionsOf } from './tree.ts';
 import { asMarkdown } from './turns.ts';
 import type { Session } from './types.ts';
 import { Confirm, KeptLine, Problem, saveFile } from './ui.tsx';
@@ -26,14 +26,14 @@ export function SessionDetails({ session }: { session: Session }) {
     return work().catch((error) => (problem.value = noteFailure(error)));
   };
   const fork = () => attempt(async () => {
-    const made = await api.forkSession(id, undefined, { title: clipped(`${title} (fork)`, kTitleBytesMax), version_of: null });
+    const made = await api.forkSession(id, undefined, { title: clipped(`${title} (fork)`, kTitleBytesMax), version_of: null, made_from: null });
     keepSettings(made.session_id, settingsOf(id));
     await refreshSessions();
     goTo('talk', made.session_id);
   });
   const saveMarkdown = () => attempt(async () => {
     const conversation = conversationOf(id);
-    while (conversation.hasEarlier.value && conversation.problem.value === '') await conversation.loadEarlier();
+    await conversation.loadAll();
     saveFile(asMarkdown(title, conversation.turns()), `${title}.md`);
   });
   const stored = session.hot_bytes + session.warm_bytes + session.cold_bytes;
@@ -57,7 +57,7 @@ export function SessionDetails({ session }: { session: Session }) {
         <dt>Tokens</dt><dd>{count(session.tokens)} of {count(modelOf(session.model)?.context_length ?? 0)}{session.pending_tokens > 0 && `, ${count(session.pending_tokens)} without a reply`}</dd>
         <dt>Turns</dt><dd>{count(session.turns)}{session.dropped_turns > 0 && `, ${count(session.dropped_turns)} of them dropped`}</dd>
         <dt>KV cache</dt><dd>{kTiers[session.tier]}{stored > 0 && `, ${bytes(stored)}`}</dd>
-        {session.parent_id !== '' && !session.metadata.version_of && (
+        {session.parent_id !== '' && !isVersion(session) && (
           <><dt>Fork of</dt><dd>{parent ? <a href={`#/talk/${session.parent_id}`}>{titleOf(parent)}</a> : 'a session that has ended'}</dd></>
         )}
         {versions.length > 1 && (
@@ -73,7 +73,9 @@ export function SessionDetails({ session }: { session: Session }) {
         <Confirm question={`The session "${title}" is deleted with ${versions.length > 1 ? `its ${versions.length} versions` : 'its turns'}. Forks of it stay.`} action="Delete" onAnswer={(isYes) => {
           isDeleting.value = false;
           if (isYes) attempt(async () => {
-            for (const each of versions) await deleteSession(each.session_id);
+            const first = isVersion(session) ? session.metadata.version_of! : id;
+            const unlisted = (await api.searchSessions('', first)).data.filter((each) => isVersion(each) && each.metadata.version_of === first);
+            for (const each of new Set([...versions, ...unlisted].map(({ session_id }) => session_id))) await deleteSession(each);
             goTo('talk');
           });
         }} />

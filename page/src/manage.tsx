@@ -21,13 +21,14 @@ const pullEnd = signal('');
 async function pull(source: string): Promise<boolean> {
   const abort = new AbortController();
   const shown = source.includes('://') ? source.replace(/[?#].*/, '') : source;
+  if (begun.value.has(shown)) return false;
   begun.value = new Map([...begun.value, [shown, abort]]);
   pullProblem.value = '';
   pullEnd.value = '';
   try {
     for await (const line of api.pullModel(source, abort.signal)) {
       if (line.error) throw new Error(line.error);
-      if (pulls.value.length === 0) await refreshModels();
+      if (pulls.value.length === 0) await refreshModels().catch(noteFailure);
     }
     pullEnd.value = `${shown} is here.`;
   } catch (error) {

@@ -96,7 +96,7 @@ export function SessionList({ onChoose }: { onChoose: () => void }) {
                 <span class="about">
                   {session.busy || isReplying(id) ? <span class="writing">writing…</span> : ago(session.last_used_s).replace(' ago', '')}
                   <span class={`dot ${session.tier}`} title={kTiers[session.tier]} />
-                  {versions > 1 && <span>{versions} versions</span>}
+                  {versions.length > 1 && <span>{versions.length} versions</span>}
                   {tagsOf(session).map((tag) => <span class="tag">{tag}</span>)}
                 </span>
               </a>

@@ -121,7 +121,8 @@ export async function refreshSessions() {
   if (refresh !== refreshes) return;  // A later answer is newer.
   const known = new Set(page.data.map((session) => session.session_id));
   const oldest = page.data.at(-1)?.last_used_s ?? 0;
-  const kept = page.has_more ? listed.value.filter((session) => session.last_used_s <= oldest && !known.has(session.session_id)) : [];
+  const isBehind = page.has_more && listed.value.some((session) => known.has(session.session_id));  // Else others lie between.
+  const kept = isBehind ? listed.value.filter((session) => session.last_used_s <= oldest && !known.has(session.session_id)) : [];
   listed.value = [...page.data, ...kept];
   if (kept.length > 0) return;
   hasOlder.value = page.has_more;
@@ -188,12 +189,16 @@ export async function changeMetadata(id: string, changes: MetadataChanges) {
 
 export async function deleteSession(id: string) {
   await api.deleteSession(id);
+  forgetSession(id);
+  tellTabs({ type: 'deleted', session: id });
+}
+
+export function forgetSession(id: string) {
   ++refreshes;  // A list that is on its way still has it.
   for (const kept of ['draft', 'settings']) remember(`${kept}.${id}`, undefined);
   listed.value = listed.value.filter((session) => session.session_id !== id);
   found.value = found.value.filter((session) => session.session_id !== id);
   if (visited.value?.session_id === id) visited.value = null;
-  tellTabs({ type: 'changed', session: id });
 }
 
 export async function refresh() {

@@ -4,7 +4,7 @@ import type { Session } from './types.ts';
 export interface TreeRow {
   session: Session;
   depth: number;
-  versions: number;  // Of its conversation.
+  versions: readonly Session[];  // All of its conversation.
 }
 
 type ById = ReadonlyMap<string, Session>;
@@ -29,9 +29,12 @@ function groupsOf(sessions: readonly Session[], known: ById, isPart: (session: S
   return groups;
 }
 
+// A fork of a version has its metadata, too, but not its mark: that names the version's own parent.
+export const isVersion = ({ metadata, parent_id }: Session) => !!metadata.version_of && metadata.made_from === parent_id;
+
 // The conversation that each session is a version of, named by the session with which it began.
 const conversationsOf = (sessions: readonly Session[], known: ById) =>
-  groupsOf(sessions, known, ({ metadata }) => !!metadata.version_of, ({ metadata }) => metadata.version_of!);
+  groupsOf(sessions, known, isVersion, ({ metadata }) => metadata.version_of!);
 
 // All versions of the session's conversation.
 export function versionsOf(session: Session, sessions: readonly Session[]): Session[] {
@@ -56,7 +59,7 @@ export function treeRows(sessions: readonly Session[], open = ''): TreeRow[] {
     const id = conversations.get(session.session_id)!;
     const other = shown.get(id);
     const isOther = other && session.session_id !== open && (other.session.session_id === open || other.session.last_used_s >= session.last_used_s);
-    shown.set(id, { session: isOther ? other.session : session, depth: 0, versions: (other?.versions ?? 0) + 1 });
+    shown.set(id, { session: isOther ? other.session : session, depth: 0, versions: [...(other?.versions ?? []), session] });
   }
   const children = new Map<string, string[]>();
   const roots: string[] = [];
@@ -101,18 +104,22 @@ function parentOf(session: Session, known: ById): string {
 // Eight digits of an id are hardly ever part of a title.
 const isIdBeginning = (word: string) => /^[0-9a-f]{8,}$/.test(word);
 
-// The rows whose title, tags or model contain every word, or whose id begins with it, and the rows above them, so that the tree stays whole.
+// The rows of which a version has every word in its title, tags or model, or as the beginning of its id, and the rows above them, so
+// that the tree stays whole. A row shows the version that was found.
 export function searchRows(rows: readonly TreeRow[], query: string): TreeRow[] {
   const words = query.toLowerCase().split(/\s+/).filter((word) => word !== '');
   if (words.length === 0) return [...rows];
   const found: TreeRow[] = [];
   let depthWanted = -1;  // The rows above the last match that are still missing have a smaller depth.
   for (let i = rows.length - 1; i >= 0; --i) {
-    const { session, depth } = rows[i]!;
-    const text = [session.name, session.metadata.title ?? '', ...tagsOf(session).map((tag) => `#${tag}`), session.model].join(' ').toLowerCase();
-    const matches = words.every((word) => text.includes(word) || (isIdBeginning(word) && session.session_id.startsWith(word)));
-    if (matches || depth < depthWanted) {
-      found.push(rows[i]!);
+    const row = rows[i]!;
+    const { depth } = row;
+    const match = [row.session, ...row.versions].find((session) => {
+      const text = [session.name, session.metadata.title ?? '', ...tagsOf(session).map((tag) => `#${tag}`), session.model].join(' ').toLowerCase();
+      return words.every((word) => text.includes(word) || (isIdBeginning(word) && session.session_id.startsWith(word)));
+    });
+    if (match || depth < depthWanted) {
+      found.push(match ? { ...row, session: match } : row);
       depthWanted = depth;
     }
   }

@@ -40,7 +40,8 @@ export interface SessionDetail extends Session {
 export interface Metadata {
   title?: string;  // Shown if the session has no name. It need not be unique.
   tags?: string;  // Separated by commas.
-  version_of?: string;  // The session beside which an edit or another reply has made this one.
+  version_of?: string;  // The session with which the conversation began of which this one is another version.
+  made_from?: string;  // The session from which an edit or another reply has made this version; empty: from the texts alone.
 }
 
 // Pairs to set; null removes one.

@@ -24,14 +24,15 @@ test('forks stand below their parents, the last used tree first', () => {
 });
 
 test('a conversation has one row, however many versions it has', () => {
-  const version = (id: string, parent: string, used: number) => session(id, used, { parent_id: parent, fork_turn: 1, metadata: { version_of: 'v' } });
-  const all = [session('v', 1), version('w', 'v', 7), version('x', 'w', 4), session('f', 2, { parent_id: 'x', fork_turn: 3 }), d];
-  const rows = (open?: string) => treeRows(all, open).map(({ session: { session_id }, depth, versions }) => `${session_id}${depth}:${versions}`);
+  const version = (id: string, parent: string, used: number) => session(id, used, { parent_id: parent, fork_turn: 1, metadata: { version_of: 'v', made_from: parent } });
+  const all = [session('v', 1), version('w', 'v', 7), version('x', 'w', 4), session('f', 2, { parent_id: 'x', fork_turn: 3, metadata: { version_of: 'v', made_from: 'w' } }), d];
+  const rows = (open?: string) => treeRows(all, open).map(({ session: { session_id }, depth, versions }) => `${session_id}${depth}:${versions.length}`);
   assert.deepEqual(rows(), ['w0:3', 'f1:1', 'd0:1'], 'the version used last, and what was forked from another one');
   assert.deepEqual(rows('x'), ['d0:1', 'x0:3', 'f1:1'], 'the version that is open');
   assert.deepEqual(versionsOf(all[0]!, all).map(({ session_id }) => session_id), ['v', 'w', 'x']);
+  assert.deepEqual(searchRows(treeRows(all.map((each) => (each.session_id === 'x' ? { ...each, name: 'found' } : each))), 'found').map(({ session: { session_id } }) => session_id), ['x']);
   const left = all.filter(({ session_id }) => session_id !== 'v' && session_id !== 'w');
-  assert.deepEqual(treeRows([...left, version('y', 'v', 9)]).map(({ session: { session_id }, versions }) => `${session_id}${versions}`),
+  assert.deepEqual(treeRows([...left, version('y', 'v', 9)]).map(({ session: { session_id }, versions }) => `${session_id}${versions.length}`),
     ['y2', 'f1', 'd1'], 'the first versions are gone');
 });
 
@@ -46,8 +47,8 @@ test('a chain of ten thousand forks is a list', () => {
   const rows = treeRows(Array.from({ length: 10_000 }, (_, i) => session(`s${i}`, i, i === 0 ? {} : { parent_id: `s${i - 1}`, fork_turn: i })));
   assert.equal(rows.length, 10_000);
   assert.equal(rows.at(-1)?.depth, 9_999);
-  const versions = Array.from({ length: 10_000 }, (_, i) => session(`s${i}`, i, i === 0 ? {} : { parent_id: `s${i - 1}`, metadata: { version_of: 's0' } }));
-  assert.deepEqual(treeRows(versions).map((row) => row.versions), [10_000]);
+  const versions = Array.from({ length: 10_000 }, (_, i) => session(`s${i}`, i, i === 0 ? {} : { parent_id: `s${i - 1}`, metadata: { version_of: 's0', made_from: `s${i - 1}` } }));
+  assert.deepEqual(treeRows(versions).map((row) => row.versions.length), [10_000]);
 });
 
 test('a search keeps the rows above a match', () => {

@@ -49,6 +49,11 @@ class Chat(CliTest):
             chat.prompt()
             chat.type("/copy\r")
             self.assertIn("no answer yet", chat.prompt())
+            chat.type("Hello\r")
+            chat.prompt()
+            chat.type("/copy\r")
+            chat.expect(r"\x1b\]52;c;[A-Za-z0-9+/=]+\x07")
+            chat.prompt()
             chat.type("/exit\r")
             self.assertEqual(0, chat.wait())
 

@@ -194,7 +194,7 @@ class Flags(unittest.TestCase):
 
     def test_every_flag_that_is_named_exists(self):
         known = set()
-        for text in (help_of("umad"), uma.run_umad("tune", "--help").stdout, help_of("uma-cli"),
+        for text in (help_of("umad"), uma.run_umad("tune", "--help").stdout, uma.run_umad("key").stderr, help_of("uma-cli"),
                      *(path.read_text() for folder in ("script", "bench", "tools", "apps/uma-bench", "tests/cluster")
                        for path in (uma.ROOT / folder).rglob("*")
                        if path.is_file() and path.suffix in ("", ".py", ".cpp") and path.name != "README.md")):

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <filesystem>
 #include <format>
 #include <fstream>
 #include <iostream>
@@ -325,7 +324,7 @@ class Chat {
   // A terminal puts what follows this code into the clipboard of the machine where it is shown.
   Result<void> copy_reply(const std::string&) {
     if (last_reply_.empty()) return refuse("there is no answer yet to copy");
-    if (!lines_.is_terminal()) return refuse("/copy needs a terminal");
+    if (!lines_.is_terminal() || !output_.is_terminal()) return refuse("/copy needs a terminal");
     if (output_.write_verbatim("\x1b]52;c;" + base64_of(last_reply_) + "\x07") != WriteEnd::done) return {};
     return say(std::format("{} sent to the clipboard, if the terminal allows that\n",
                            count_of(static_cast<std::int64_t>(last_reply_.size()), "byte")));
@@ -333,7 +332,6 @@ class Chat {
 
   Result<void> save(const std::string& path) {
     if (path.empty()) return refuse("/save needs the name of a file");
-    if (std::filesystem::exists(path)) return refuse(std::format("{} exists already", printable_line(path)));
     auto session = get_session(client_, id_);
     if (!session) return std::unexpected(session.error());
     std::string text = text_field(*session, "text");
@@ -343,9 +341,8 @@ class Chat {
       const std::string_view heading = role == "user" ? "You" : role == "assistant" ? "Reply" : std::string_view(role);
       text += std::format("## {}\n\n{}\n\n", heading, text_field(each.get_object(), "content"));
     }
-    std::ofstream file(path);
-    file << text;
-    file.close();
+    std::ofstream file(path, std::ios::noreplace);
+    if (file) file << text << std::flush;
     if (!file) return refuse(std::format("{} cannot be written: {}", printable_line(path), std::strerror(errno)));
     return say(std::format("saved {}\n", human_bytes(static_cast<double>(text.size()))));
   }

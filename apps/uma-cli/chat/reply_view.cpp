@@ -68,11 +68,13 @@ void ReplyView::end_marks(std::string_view next) {
     style_ = {.is_fence = true};
     return show_all(marks);
   }
-  if (is_in_block_) return show_all(marks);
+  // A fence that ends in its own line was none.
+  if (mark == '`' && style_.is_fence && marks.size() >= kFenceMarks) is_in_block_ = false;
+  if (is_in_block_ || style_.is_fence) return show_all(marks);
   if (mark == '#' && next == " " && marks.size() <= kHeadingMarksMax) style_.is_bold = true;
   if (mark == '`' && marks.size() < kFenceMarks) {
     style_.is_code = !style_.is_code;
-  } else if (mark == '*' && marks.size() == 2 && !style_.is_code) {
+  } else if (mark == '*' && marks.size() == 2 && !style_.is_code && !(style_.is_bold ? is_after_blank_ : is_blank(next))) {
     style_.is_bold = !style_.is_bold;
   } else {
     show_all(marks);
@@ -98,6 +100,7 @@ void ReplyView::show(std::string_view glyph) {
   set_style(style_);
   out_ += glyph;
   column_ += width;
+  is_after_blank_ = is_blank(glyph);
   is_line_start_ = is_line_start_ && is_blank(glyph);
   // Scripts with wide characters have no blanks between words.
   if (is_blank(glyph) || width > 1) {
@@ -132,7 +135,7 @@ void ReplyView::end_line() {
   set_style({});
   out_ += '\n';
   style_ = {.is_code = is_in_block_};
-  is_line_start_ = true;
+  is_line_start_ = is_after_blank_ = true;
   column_ = 0;
   word_.clear();
   word_columns_ = 0;
@@ -147,10 +150,14 @@ void ReplyView::set_style(Style style) {
   if (style.is_fence) out_ += "\x1b[2m";
 }
 
+bool is_dumb_terminal() {
+  const char* const terminal = std::getenv("TERM");
+  return terminal != nullptr && std::string_view(terminal) == "dumb";
+}
+
 bool wants_colour() {
   const char* const refused = std::getenv("NO_COLOR");
-  const char* const terminal = std::getenv("TERM");
-  return (refused == nullptr || *refused == '\0') && (terminal == nullptr || std::string_view(terminal) != "dumb");
+  return refused == nullptr || *refused == '\0';
 }
 
 }  // namespace uma::cli

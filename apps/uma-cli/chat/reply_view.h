@@ -39,18 +39,21 @@ class ReplyView {
   const std::size_t columns_;
   const bool has_colour_;
   std::string out_;
-  std::string marks_;          // Equal marks whose number is not known yet.
-  Style style_;                // The next character has it.
-  Style printed_;              // That the terminal has.
-  bool is_in_block_ = false;   // Between two fences.
-  bool is_line_start_ = true;  // Only blanks were shown in this line.
+  std::string marks_;           // Equal marks whose number is not known yet.
+  Style style_;                 // The next character has it.
+  Style printed_;               // That the terminal has.
+  bool is_in_block_ = false;    // Between two fences.
+  bool is_after_blank_ = true;  // The last character was a blank or ended a line.
+  bool is_line_start_ = true;   // Only blanks were shown in this line.
   std::size_t column_ = 0;
   std::string word_;              // The printed beginning of a word,
   std::size_t word_columns_ = 0;  // its width,
   Style word_style_;              // and the style with which it began.
 };
 
-// Whether a terminal shall have colours: not with NO_COLOR, and not if TERM is "dumb".
+// Whether the terminal knows no sequences, as TERM says.
+[[nodiscard]] bool is_dumb_terminal();
+// Whether the user wants colours: not with NO_COLOR.
 [[nodiscard]] bool wants_colour();
 
 }  // namespace uma::cli

@@ -50,6 +50,8 @@ TEST(ReplyView, MarkdownHasWeightAndColourInsteadOfMarks) {
     EXPECT_EQ(shown("```cpp\nint **a = `x`;\n```\nafter **", 80, true, step),
               "</><f>```cpp</>\n</><c>int **a = `x`;</>\n</><f>```</>\nafter ")
         << step;
+    EXPECT_EQ(shown("2 ** 10 and **a b**", 80, true, step), "2 ** 10 and </><b>a b</>") << step;
+    EXPECT_EQ(shown("```x```\nplain", 80, true, step), "</><f>```x```</>\nplain") << step;
     EXPECT_EQ(shown("**open\nplain", 80, true, step), "</><b>open</>\nplain") << step;
     EXPECT_EQ(shown("no **colour** `here`", 80, false, step), "no **colour** `here`") << step;
   }

@@ -24,7 +24,7 @@ constexpr std::chrono::milliseconds kCancelWait{3000};
 class Turn {
  public:
   Turn(Client& client, Output& output, Interrupts& interrupts) : client_(client), output_(output), interrupts_(interrupts) {
-    if (output.is_terminal()) view_.emplace(output.window().columns, wants_colour());
+    if (output.is_terminal() && !is_dumb_terminal()) view_.emplace(output.window().columns, wants_colour());
   }
 
   Result<TurnEnd> run(boost::json::object request) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 #include <vector>
 
 #include "base/trace.h"
@@ -48,6 +49,7 @@ Expected<Unit> LaneParts::save_pieces(SequenceSave& save, std::size_t slot, Time
     const auto saved = save.save_piece(context, static_cast<std::int32_t>(slot), states.pool());
     if (!saved) return std::unexpected(saved.error());
     bytes += *saved;
+    if (std::exchange(save.wants_memory_since, kNever) != kNever) ++save.memory_missed;
   } while (!save.is_complete() && clock.now() < until);
   if (bytes == 0) return Unit{};
   const TimePoint ended = clock.now();
@@ -59,9 +61,11 @@ Expected<Unit> LaneParts::save_pieces(SequenceSave& save, std::size_t slot, Time
 
 bool LaneParts::waits_for_memory(SequenceSave& save, std::size_t slot) const {
   constexpr Duration kMemoryWait = std::chrono::milliseconds(100);  // Then the lane takes it from the system.
+  constexpr int kMissedMax = 5;
   kv::BytePool& pool = states.pool();
   const std::size_t bytes = save.next_bytes(context, static_cast<std::int32_t>(slot));
-  if (options.store == nullptr || pool.has(bytes) || !pool.can_keep(bytes, 1) || !sequences.someone_streams()) {
+  if (options.store == nullptr || pool.has(bytes) || !pool.can_keep(bytes, 1) || save.memory_missed == kMissedMax ||
+      !sequences.someone_streams()) {
     save.wants_memory_since = kNever;
     return false;
   }

@@ -60,6 +60,7 @@ bool KvCompactor::work() {
   const TimePoint until = parts_.clock.now() + from_ms(kSliceMs);
   if (!eviction_.is_storing() && move_cells(until)) return true;
   if (!eviction_.is_storing() && !begin_storing()) return false;
+  if (eviction_.waits_for_memory()) return false;
   const ContextCalls::PrefillPause pause(calls_);
   eviction_.continue_store(until);
   return true;

@@ -164,7 +164,9 @@ bool SlotEviction::begin_store(std::size_t index) {
   return has_place_for(index) && begin_saving(index, Then::frees, kv::GiveWay::by_disk);
 }
 
+// Requests and copies take turns.
 void SlotEviction::begin_copies() {
+  if (is_waiting_ && copied_last_) return;
   while (!storing_ && !copies_.empty()) {
     CopyCommand next = std::move(copies_.front());
     copies_.pop_front();
@@ -200,6 +202,10 @@ bool SlotEviction::begin_saving(std::size_t index, Then then, kv::GiveWay how) {
   return true;
 }
 
+bool SlotEviction::waits_for_memory() {
+  return storing_ && is_same() && parts_.waits_for_memory(storing_->save, storing_->slot.index);
+}
+
 void SlotEviction::continue_store(TimePoint until) {
   begin_copies();
   if (!storing_) return;
@@ -215,6 +221,7 @@ void SlotEviction::continue_store(TimePoint until) {
   log_debug("lane {}: {} tokens of the idle slot {} are in the store", parts_.options.index, slot.tokens.size(), index);
   Storing ended = std::move(*storing_);
   storing_.reset();
+  copied_last_ = ended.copy.has_value();
   kv::Snapshot snapshot = ended.save.take(parts_.states.pool());
   const kv::Keep keep = parts_.keep_of(size_of(slot.tokens), snapshot.bytes());
   parts_.options.store->put(slot.owner, std::move(snapshot), keep);

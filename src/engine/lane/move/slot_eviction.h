@@ -50,6 +50,8 @@ class SlotEviction {
   // Saves at least one piece of what is being stored. After the last one the slot is freed, unless it stays. Gives up if the
   // slot was used meanwhile.
   void continue_store(TimePoint until);
+  // Whether the next piece has to wait for memory.
+  [[nodiscard]] bool waits_for_memory();
   // Gives up, and returns the memory. Every other state that leaves the context goes first.
   void give_up_store();
   // Gives up what is being stored, and all copies.
@@ -109,6 +111,7 @@ class SlotEviction {
   const LaneParts& parts_;
   std::optional<Storing> storing_;
   std::deque<CopyCommand> copies_;  // Begun when nothing else is being stored.
+  bool copied_last_ = false;        // The last state that was stored was a copy.
   std::optional<Seen> stored_;      // A slot that stays, after a request has waited for its state.
   bool is_waiting_ = false;
   TimePoint wanted_since_ = kNever;  // When the wait for memory began.

@@ -42,7 +42,8 @@ class SequenceSave {
   // Saves all pieces that are missing.
   [[nodiscard]] Expected<kv::Snapshot> finish(llm::Context& context, std::int32_t sequence, kv::BytePool& pool);
 
-  TimePoint wants_memory_since = kNever;  // The next piece.
+  TimePoint wants_memory_since = kNever;  // For the next piece.
+  int memory_missed = 0;                  // How often memory was not there in time.
 
  private:
   [[nodiscard]] std::pair<std::int32_t, std::int32_t> next_piece(llm::Context& context, std::int32_t sequence) const;
