@@ -48,11 +48,14 @@ void give_back_free_memory() {
 
 // The other forms of operator delete call this one, apart from those with an alignment. Sanitizers have their own.
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// The library's operator new takes its memory from malloc(), too.
+// NOLINTNEXTLINE(misc-new-delete-overloads)
 void operator delete(void* place) noexcept {
   const std::size_t bytes = ::malloc_usable_size(place);
   if (bytes >= uma::kLargeFrom) uma::return_pages(place, bytes);
   std::free(place);
 }
+// NOLINTNEXTLINE(misc-new-delete-overloads)
 void operator delete(void* place, std::size_t /*bytes*/) noexcept {
   ::operator delete(place);
 }
