@@ -29,10 +29,7 @@ export const messageOf = (error: unknown): string => {
 };
 
 export interface PullLine {
-  status?: string;
-  total?: number;
-  completed?: number;
-  error?: string;
+  error?: string;  // What is done is in ModelList.
 }
 
 export interface PictureOptions {

@@ -7,7 +7,7 @@ import { StackedBar } from './bars.tsx';
 import { count, counted } from './format.ts';
 import { Icon } from './icons.tsx';
 import { kPicturesCharsMax, pictureFiles, readPicture } from './pictures.ts';
-import { api, modelOf, sessions } from './state.ts';
+import { api, modelOf, sessionOf } from './state.ts';
 import { recall, remember } from './store.ts';
 import { messageOfUser } from './turns.ts';
 import type { InputItem } from './types.ts';
@@ -84,19 +84,19 @@ export function Composer({ conversation, model, onSend, children }: Props) {
       problem.value = (error as Error).message;
     }
   };
-  const goOn = () => {
-    const said = text.value;
-    const shown = pictures.value;
+  const taken = () => {
+    const message = { said: text.value, shown: pictures.value };
     text.value = '';
     pictures.value = [];
+    return message;
+  };
+  const goOn = () => {
+    const { said, shown } = taken();
     void conversation?.goOn(said.trim() === '' && shown.length === 0 ? [] : [messageOfUser(said, shown)]);
   };
   const send = async () => {
     if (isBusy || isSending.value || (text.value.trim() === '' && pictures.value.length === 0)) return;
-    const said = text.value;
-    const shown = pictures.value;
-    text.value = '';
-    pictures.value = [];
+    const { said, shown } = taken();
     isSending.value = conversation === null;
     if (!(await onSend([messageOfUser(said, shown)], said))) putBack([said], shown);
     isSending.value = false;
@@ -108,7 +108,7 @@ export function Composer({ conversation, model, onSend, children }: Props) {
     }
   };
 
-  const session = sessions.value.find((each) => each.session_id === conversation?.id);
+  const session = sessionOf(conversation?.id ?? '');
   const context = modelOf(session?.model ?? model)?.context_length;
   return (
     <form

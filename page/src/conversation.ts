@@ -2,11 +2,11 @@
 import { computed, signal } from '@preact/signals';
 import { ApiError, clipped, isAborted, isUnknown } from './api.ts';
 import { emptyReply, isLastEvent, LostReply, type Reply, type ReplyEvent, takeEvent, wholeReply } from './reply.ts';
-import { announce, api, connection, forgetSession, goTo, noteFailure, openId, refreshSessions, sessions } from './state.ts';
+import { announce, api, chatModels, connection, forgetSession, goTo, noteFailure, openId, refreshSessions, sessionOf, sessions } from './state.ts';
 import { requestFields, settingsOf, keepSettings } from './settings.ts';
 import type { SseEvent } from './sse.ts';
 import { hearTabs, tellTabs } from './tabs.ts';
-import { familyOf, isVersion, titleOf } from './tree.ts';
+import { familyOf, firstVersionOf, titleOf } from './tree.ts';
 import { toSend, turnsOf, type Turn } from './turns.ts';
 import type { InputItem, Item, Receipt, SessionOptions } from './types.ts';
 
@@ -52,6 +52,10 @@ export class Conversation {
   }
 
   readonly family = computed(() => familyOf(this.id, sessions.value));
+  readonly otherModels = computed(() => {
+    const own = sessionOf(this.id)?.model;
+    return chatModels.value.filter(({ id, parent }) => id !== own && !parent);
+  });
 
   turns = (): Turn[] => turnsOf(this.items.value);
 
@@ -114,7 +118,7 @@ export class Conversation {
 
   // Reads what another tab or program has changed or is having written. Called with every list of sessions.
   follow() {
-    const session = sessions.value.find((each) => each.session_id === this.id);
+    const session = sessionOf(this.id);
     if (!session || this.isRunning) return;
     const response = session.busy ? session.response_id : undefined;
     const mayReadAgain = this.lostAt > 0 && Date.now() >= this.lostAt + kReadAgainMs;
@@ -322,7 +326,7 @@ export class Conversation {
       if (at < 0) throw new Error('This turn is not here any more.');
       const before = turns.slice(0, at);
       const input = toSend([...before.flatMap((each) => [...each.input, ...each.output]), ...turn.input]);
-      const session = sessions.value.find((each) => each.session_id === this.id);
+      const session = sessionOf(this.id);
       const made = await api.createSession({
         model, system: turns[0]?.system.join('\n\n') || undefined, on_full: session?.on_full ?? 'error',
         metadata: { ...this.versionMark(''), ...(session ? { title: titleOf(session) } : {}) },
@@ -339,8 +343,8 @@ export class Conversation {
 
   // The metadata of a version that is made from the session `from`.
   private versionMark(from: string) {
-    const session = sessions.value.find((each) => each.session_id === this.id);
-    return { version_of: session && isVersion(session) ? session.metadata.version_of! : this.id, made_from: from };
+    const session = sessionOf(this.id);
+    return { version_of: session ? firstVersionOf(session) : this.id, made_from: from };
   }
 
   private async openVersion(id: string, begin: (version: Conversation) => Promise<void>) {
@@ -355,7 +359,7 @@ export class Conversation {
   // whether that was done. It keeps the title if it gets none.
   private async beside(last: number, begin: (version: Conversation) => Promise<void>, title = ''): Promise<boolean> {
     try {
-      const session = sessions.value.find((each) => each.session_id === this.id);
+      const session = sessionOf(this.id);
       const shown = title || session?.name;  // A name is unique, a title is not.
       const made = await api.forkSession(this.id, last, {
         ...this.versionMark(this.id), ...(shown ? { title: shown } : {}),

@@ -6,7 +6,7 @@ import { ago, bytes, count } from './format.ts';
 import { keepSettings, settingsOf } from './settings.ts';
 import { SettingsForm } from './settings_form.tsx';
 import { allSessions, api, changeMetadata, deleteSession, goTo, modelOf, noteFailure, refreshSessions, renameSession } from './state.ts';
-import { isVersion, tagsOf, titleOf, versionsOf } from './tree.ts';
+import { firstVersionOf, isVersion, tagsOf, titleOf, versionsOf } from './tree.ts';
 import { asMarkdown } from './turns.ts';
 import type { Session } from './types.ts';
 import { Confirm, KeptLine, Problem, saveFile } from './ui.tsx';
@@ -73,8 +73,8 @@ export function SessionDetails({ session }: { session: Session }) {
         <Confirm question={`The session "${title}" is deleted with ${versions.length > 1 ? `its ${versions.length} versions` : 'its turns'}. Forks of it stay.`} action="Delete" onAnswer={(isYes) => {
           isDeleting.value = false;
           if (isYes) attempt(async () => {
-            const first = isVersion(session) ? session.metadata.version_of! : id;
-            const unlisted = (await api.searchSessions('', first)).data.filter((each) => isVersion(each) && each.metadata.version_of === first);
+            const first = firstVersionOf(session);
+            const unlisted = (await api.searchSessions('', first)).data.filter((each) => firstVersionOf(each) === first);
             for (const each of new Set([...versions, ...unlisted].map(({ session_id }) => session_id))) await deleteSession(each);
             goTo('talk');
           });

@@ -7,7 +7,7 @@ import { percent } from './format.ts';
 import { isLive, snapshot, watch } from './live.ts';
 import { showTextsOnly } from './shown_texts.ts';
 import {
-  announcement, apiKey, connection, connectionProblem, followPlace, goTo, keepFresh, openId, place, pulls, refresh, sessions,
+  announcement, apiKey, connection, connectionProblem, followPlace, goTo, keepFresh, openId, place, pulls, refresh, sessionOf,
   useKey, version, view, warning,
 } from './state.ts';
 import { recall, remember } from './store.ts';
@@ -101,7 +101,7 @@ function ConnectionState() {
 function Page() {
   const isTalking = view.value !== 'see' && view.value !== 'manage';
   const id = openId.value;
-  const session = sessions.value.find((each) => each.session_id === id);
+  const session = sessionOf(id);
   const title = session ? `${titleOf(session)} – uma-serve` : 'uma-serve';
   useEffect(() => {
     document.title = visibleText(title);

@@ -7,7 +7,7 @@ import { Markdown } from './markdown.tsx';
 import { Icon, type IconName } from './icons.tsx';
 import { ReceiptLine } from './receipt_line.tsx';
 import type { Reply } from './reply.ts';
-import { chatModels, sessions } from './state.ts';
+import { sessionOf } from './state.ts';
 import { branchesAt } from './tree.ts';
 import { itemsBefore, toSend, messageOfUser, picturesOf, textOf, type Turn } from './turns.ts';
 import type { InputItem, Item } from './types.ts';
@@ -112,7 +112,7 @@ function ToolResults({ calls, conversation }: { calls: (Item & { type: 'function
 }
 
 function Branches({ conversation, turn }: { conversation: Conversation; turn: number }) {
-  const session = sessions.value.find((each) => each.session_id === conversation.id);
+  const session = sessionOf(conversation.id);
   if (!session) return null;
   const { all, at } = branchesAt(session, turn, conversation.family.value);
   if (all.length < 2) return null;
@@ -188,8 +188,6 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
   const reply = turn.output.map((item) => (item.type === 'message' ? textOf(item.content) : '')).join('');
   const waiting = turn.output.filter((item) => item.type === 'function_call');
   const isBusy = conversation.isBusy.value;
-  const own = sessions.value.find((each) => each.session_id === conversation.id)?.model;
-  const others = chatModels.value.filter(({ id, parent }) => id !== own && !parent);
 
   const asked = useRef<HTMLElement>(null);
   const wasEditing = useRef(false);
@@ -247,10 +245,10 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
           <footer>
             {reply !== '' && <CopyAction text={reply} />}
             <Action icon="again" name="Regenerate" hint="Answer again with the settings at the right; this reply stays" disabled={isBusy || turn.input.length === 0} onClick={() => conversation.regenerate(turn.turn)} />
-            {others.length > 0 && turn.input.length > 0 && (
+            {conversation.otherModels.value.length > 0 && turn.input.length > 0 && (
               <select class="others" aria-label="Answer with another model" value="" disabled={isBusy} onChange={(event) => void conversation.answerBy(event.currentTarget.value, turn)}>
                 <option value="" disabled>Other model</option>
-                {others.map(({ id }) => <option value={id}>{id}</option>)}
+                {conversation.otherModels.value.map(({ id }) => <option value={id}>{id}</option>)}
               </select>
             )}
             {reply !== '' && <Action icon="text" name="Show as text" isPressed={asText.value} onClick={() => (asText.value = !asText.value)} />}

@@ -58,6 +58,8 @@ export const allSessions = computed(() => {
 // Those that are conversations. A session in text mode has no turns of a user and a model.
 export const sessions = computed(() => allSessions.value.filter((session) => session.mode === 'chat'));
 
+export const sessionOf = (id: string) => sessions.value.find((session) => session.session_id === id);
+
 export const chatModels = computed(() => models.value.filter((model) => model.capabilities.includes('completion')));
 export const pictureModels = computed(() => models.value.filter((model) => model.capabilities.includes('image')));
 export const modelOf = (id: string) => models.value.find((model) => model.id === id);
@@ -223,7 +225,6 @@ export function keepFresh() {
     const everyMs = connection.value === 'lost' ? kLostMs : Date.now() < touchedAt + kUnusedMs ? kInUseMs : kUnusedMs;
     if (pulls.value.length > 0 && connection.value === 'ok') await refreshModels().catch(noteFailure);
     if (document.visibilityState === 'visible' && connection.value !== 'needs key' && Date.now() - readAt >= everyMs) {
-      readAt = Date.now();
       await refresh();
       readAt = Date.now();
     }

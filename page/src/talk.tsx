@@ -10,7 +10,7 @@ import { Icon, Mark } from './icons.tsx';
 import { Messages } from './messages.tsx';
 import { SessionList } from './session_list.tsx';
 import { SettingsForm } from './settings_form.tsx';
-import { chatModels, connection, modelOf, noteFailure, openId, pictureModels, sessions, visit } from './state.ts';
+import { chatModels, connection, modelOf, noteFailure, openId, pictureModels, sessionOf, sessions, visit } from './state.ts';
 import { recall, remember } from './store.ts';
 import { titleOf } from './tree.ts';
 import { messageOfUser } from './turns.ts';
@@ -129,7 +129,7 @@ function NewSession() {
 
 function OpenSession({ conversation }: { conversation: Conversation }) {
   useEffect(() => {
-    const session = sessions.value.find((each) => each.session_id === conversation.id);
+    const session = sessionOf(conversation.id);
     if (!session && !conversation.isLoaded.value) void conversation.load();
     if (!session) visit(conversation.id).catch((error) => isUnknown(error) || noteFailure(error));
     const esc = (event: KeyboardEvent) => {
@@ -140,7 +140,7 @@ function OpenSession({ conversation }: { conversation: Conversation }) {
   }, [conversation]);
   const list = sessions.value;
   useEffect(() => conversation.follow(), [list, conversation]);
-  const session = list.find((each) => each.session_id === conversation.id);
+  const session = sessionOf(conversation.id);
   return (
     <>
       <Messages conversation={conversation} />
@@ -156,7 +156,7 @@ function OpenSession({ conversation }: { conversation: Conversation }) {
 
 export function Talk() {
   const id = openId.value;
-  const session = sessions.value.find((each) => each.session_id === id);
+  const session = sessionOf(id);
   const model = chatModels.value[0]?.id ?? '';
   const close = () => (listIsOpen.value = false);
   return (

@@ -32,9 +32,12 @@ function groupsOf(sessions: readonly Session[], known: ById, isPart: (session: S
 // A fork of a version has its metadata, too, but not its mark: that names the version's own parent.
 export const isVersion = ({ metadata, parent_id }: Session) => !!metadata.version_of && metadata.made_from === parent_id;
 
+// The session with which the conversation began.
+export const firstVersionOf = (session: Session) => (isVersion(session) ? session.metadata.version_of! : session.session_id);
+
 // The conversation that each session is a version of, named by the session with which it began.
 const conversationsOf = (sessions: readonly Session[], known: ById) =>
-  groupsOf(sessions, known, isVersion, ({ metadata }) => metadata.version_of!);
+  groupsOf(sessions, known, isVersion, firstVersionOf);
 
 // All versions of the session's conversation.
 export function versionsOf(session: Session, sessions: readonly Session[]): Session[] {
@@ -54,12 +57,17 @@ export function familyOf(id: string, sessions: readonly Session[]): Session[] {
 export function treeRows(sessions: readonly Session[], open = ''): TreeRow[] {
   const known = byId(sessions);
   const conversations = conversationsOf(sessions, known);
-  const shown = new Map<string, TreeRow>();
+  const shown = new Map<string, { session: Session; versions: Session[] }>();
   for (const session of sessions) {
     const id = conversations.get(session.session_id)!;
-    const other = shown.get(id);
-    const isOther = other && session.session_id !== open && (other.session.session_id === open || other.session.last_used_s >= session.last_used_s);
-    shown.set(id, { session: isOther ? other.session : session, depth: 0, versions: [...(other?.versions ?? []), session] });
+    const row = shown.get(id);
+    if (!row) {
+      shown.set(id, { session, versions: [session] });
+      continue;
+    }
+    row.versions.push(session);
+    const isLater = session.last_used_s > row.session.last_used_s && row.session.session_id !== open;
+    if (isLater || session.session_id === open) row.session = session;
   }
   const children = new Map<string, string[]>();
   const roots: string[] = [];

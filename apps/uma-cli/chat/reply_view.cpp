@@ -87,10 +87,7 @@ void ReplyView::show_all(std::string_view text) {
 
 void ReplyView::show(std::string_view glyph) {
   const std::size_t width = glyph == "\t" ? kTabColumns - column_ % kTabColumns : display_width(glyph);
-  if (is_blank(glyph)) {
-    word_.clear();
-    word_columns_ = 0;
-  }
+  if (is_blank(glyph)) end_word();
   if (column_ + width > columns_ && !is_in_block_) {
     if (is_blank(glyph)) return void(column_ = columns_);  // The line ends with the next character.
     break_line();
@@ -104,8 +101,7 @@ void ReplyView::show(std::string_view glyph) {
   is_line_start_ = is_line_start_ && is_blank(glyph);
   // Scripts with wide characters have no blanks between words.
   if (is_blank(glyph) || width > 1) {
-    word_.clear();
-    word_columns_ = 0;
+    end_word();
   } else {
     word_ += std::string_view(out_).substr(before);
     word_columns_ += width;
@@ -120,15 +116,16 @@ void ReplyView::break_line() {
   set_style({});
   out_ += '\n';
   column_ = 0;
-  if (!moves_word) {
-    word_.clear();
-    word_columns_ = 0;
-    return;
-  }
+  if (!moves_word) return end_word();
   set_style(word_style_);
   out_ += word_;
   printed_ = before;
   column_ = word_columns_;
+}
+
+void ReplyView::end_word() {
+  word_.clear();
+  word_columns_ = 0;
 }
 
 void ReplyView::end_line() {
@@ -137,8 +134,7 @@ void ReplyView::end_line() {
   style_ = {.is_code = is_in_block_};
   is_line_start_ = is_after_blank_ = true;
   column_ = 0;
-  word_.clear();
-  word_columns_ = 0;
+  end_word();
 }
 
 void ReplyView::set_style(Style style) {

@@ -33,6 +33,7 @@ class ReplyView {
   void show_all(std::string_view text);
   void show(std::string_view glyph);
   void break_line();
+  void end_word();
   void end_line();
   void set_style(Style style);
 

@@ -9,7 +9,7 @@
 namespace uma::cli {
 namespace {
 
-// What a terminal shows of a reply that comes in pieces of `step` bytes, with <b>, <c>, <f> and </> for styles.
+// Returns what a terminal shows of a reply that comes in pieces of `step` bytes, with <b>, <c>, <f> and </> for styles.
 std::string shown(std::string_view reply, std::size_t columns, bool has_colour, std::size_t step) {
   ReplyView view(columns, has_colour);
   std::string printed;

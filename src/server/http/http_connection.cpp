@@ -25,7 +25,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/move_only_function.h"
-#include "base/sha256.h"
 #include "base/thrown.h"
 #include "core/adapter_name.h"
 #include "core/limits.h"
@@ -51,7 +50,6 @@ constexpr std::size_t kBodyReadBytes = 65'536;      // Bytes of one read of a bo
 constexpr std::size_t kPipelinedBytesMax = 65'536;  // Limit for bytes of later requests while one is answered.
 constexpr std::size_t kWrittenBytesMax = 65'536;    // Part of an answer that one time limit covers.
 constexpr std::chrono::seconds kHttpLinger{2};      // Time for a client to read its last answer.
-constexpr std::size_t kEtagDigits = 32;             // A part of the answer's SHA-256.
 
 // Headers for a browser's CORS preflight.
 std::string preflight_header(const http::fields& head) {
@@ -772,11 +770,7 @@ Awaitable<bool> HttpConnection::respond(int status, std::string_view content_typ
 
 Awaitable<bool> HttpConnection::respond_if_changed(std::string body, const HttpRequest& request) {
   const auto shared = std::make_shared<std::string>(std::move(body));
-  const std::string etag = co_await run_apart(shared->size(), [shared] {
-    Sha256 sum;
-    sum.add(*shared);
-    return std::format("\"{}\"", sum.hex().substr(0, kEtagDigits));
-  });
+  const std::string etag = co_await run_apart(shared->size(), [shared] { return etag_of(*shared); });
   const std::string header = std::format("ETag: {}\r\nCache-Control: no-cache\r\n", etag);
   const bool is_known = request.head[http::field::if_none_match] == etag;
   co_return co_await respond(is_known ? 304 : 200, kJson, is_known ? "" : std::move(*shared), request.keep_alive, header);

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <arpa/inet.h>
 #include <charconv>
+#include <format>
 #include <netinet/in.h>
 #include <ranges>
 
+#include "base/sha256.h"
 #include "base/text.h"
 
 namespace uma::server {
@@ -171,6 +173,13 @@ std::string target_path(std::string_view target) {
 bool is_messages_path(std::string_view path) {
   constexpr std::string_view kMessages = "/v1/messages";
   return path == kMessages || (path.starts_with(kMessages) && path[kMessages.size()] == '/');
+}
+
+std::string etag_of(std::string_view bytes) {
+  constexpr std::size_t kDigits = 32;
+  Sha256 sum;
+  sum.add(bytes);
+  return std::format("\"{}\"", sum.hex().substr(0, kDigits));
 }
 
 std::string_view target_query(std::string_view target) {

@@ -65,6 +65,9 @@ namespace uma::server {
 // Whether the path belongs to Anthropic's Messages API, whose errors have a form of their own.
 [[nodiscard]] bool is_messages_path(std::string_view path);
 
+// The ETag of an answer with these bytes, with its quotation marks.
+[[nodiscard]] std::string etag_of(std::string_view bytes);
+
 // The undecoded text after the first question mark.
 [[nodiscard]] std::string_view target_query(std::string_view target);
 

@@ -73,12 +73,16 @@ void SlotEviction::save(std::size_t index, ByteBudget::Share reserved) {
     (void)save.give_up(parts_.states.pool());
     return;
   }
-  kv::Snapshot snapshot = save.take(parts_.states.pool());
-  const kv::Keep keep = parts_.keep_of(size_of(slot.tokens), snapshot.bytes());
-  parts_.options.store->put(slot.owner, std::move(snapshot), keep);
+  put(slot, save);
   const double ms = to_ms(parts_.clock.now() - began);
   log_debug("lane {}: stored {} tokens of slot {} in {:.1f} ms", parts_.options.index, slot.tokens.size(), index, ms);
   parts_.stats().save.record_ms(ms);
+}
+
+void SlotEviction::put(const Slot& slot, SequenceSave& save) {
+  kv::Snapshot snapshot = save.take(parts_.states.pool());
+  const kv::Keep keep = parts_.keep_of(size_of(slot.tokens), snapshot.bytes());
+  parts_.options.store->put(slot.owner, std::move(snapshot), keep);
 }
 
 void SlotEviction::report_not_stored(std::size_t index) {
@@ -222,9 +226,7 @@ void SlotEviction::continue_store(TimePoint until) {
   Storing ended = std::move(*storing_);
   storing_.reset();
   copied_last_ = ended.copy.has_value();
-  kv::Snapshot snapshot = ended.save.take(parts_.states.pool());
-  const kv::Keep keep = parts_.keep_of(size_of(slot.tokens), snapshot.bytes());
-  parts_.options.store->put(slot.owner, std::move(snapshot), keep);
+  put(slot, ended.save);
   if (ended.copy) {
     run_noting(ended.copy->then);
     end_copies([&](const CopyCommand& each) { return each.session == ended.slot.session; });

@@ -97,6 +97,7 @@ class SlotEviction {
   [[nodiscard]] bool is_worth_the_wait(const Slot& slot, std::int32_t lost) const;
   [[nodiscard]] std::optional<ByteBudget::Share> reserve(std::size_t index, kv::GiveWay how);
   void save(std::size_t index, ByteBudget::Share reserved);
+  void put(const Slot& slot, SequenceSave& save);
   void report_not_stored(std::size_t index);
   // Whether the store can keep the slot's state without losing another one of its tenant.
   [[nodiscard]] bool has_place_for(std::size_t index) const;

@@ -30,7 +30,6 @@ class SequenceSave {
   [[nodiscard]] bool is_complete() const {
     return !snapshot_.pieces.empty() && snapshot_.pieces.back().end == static_cast<std::int32_t>(snapshot_.tokens.size());
   }
-  [[nodiscard]] std::size_t tokens_count() const { return snapshot_.tokens.size(); }
   // The memory that save_piece() takes next.
   [[nodiscard]] std::size_t next_bytes(llm::Context& context, std::int32_t sequence) const;
   // Saves the next piece of `sequence`, in memory of the pool. Returns its bytes.

@@ -7,7 +7,7 @@
 #include <system_error>
 #include <utility>
 
-#include "base/sha256.h"
+#include "server/http/rules.h"
 
 namespace uma::server {
 
@@ -65,9 +65,7 @@ Expected<PageFile> read_file(const fs::path& path) {
     if (!gzip) return std::unexpected(std::move(gzip.error()));
     file.gzip = *std::move(gzip);
   }
-  Sha256 sum;
-  sum.add(file.bytes);
-  file.etag = std::format("\"{}\"", sum.hex().substr(0, 32));
+  file.etag = etag_of(file.bytes);
   return file;
 }
 
