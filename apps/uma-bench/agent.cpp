@@ -1,4 +1,4 @@
-#include "agent.h"
+#include "uma-bench/agent.h"
 
 #include <algorithm>
 #include <chrono>

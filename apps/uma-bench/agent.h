@@ -4,9 +4,9 @@
 
 #include <functional>
 
-#include "agent_texts.h"
-#include "run.h"
-#include "scenarios.h"
+#include "uma-bench/agent_texts.h"
+#include "uma-bench/run.h"
+#include "uma-bench/scenarios.h"
 
 namespace uma::bench {
 

@@ -1,5 +1,5 @@
 // The agents' afternoon against a server that lives in the test: its tokens are words, and it caches every prompt and reply.
-#include "agent.h"
+#include "uma-bench/agent.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,7 +10,7 @@
 #include <boost/json.hpp>
 #include <gtest/gtest.h>
 
-#include "test_server.h"
+#include "uma-bench/test_server.h"
 
 namespace uma::bench {
 namespace {

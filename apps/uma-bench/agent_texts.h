@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/random.h"
-#include "chat_client.h"
-#include "prompts.h"
+#include "uma-bench/chat_client.h"
+#include "uma-bench/prompts.h"
 
 namespace uma::bench {
 

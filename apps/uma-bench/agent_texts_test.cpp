@@ -1,4 +1,4 @@
-#include "agent_texts.h"
+#include "uma-bench/agent_texts.h"
 
 #include <algorithm>
 #include <set>

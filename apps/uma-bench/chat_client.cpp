@@ -1,4 +1,4 @@
-#include "chat_client.h"
+#include "uma-bench/chat_client.h"
 
 #include <utility>
 

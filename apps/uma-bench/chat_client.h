@@ -7,8 +7,8 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 
-#include "client.h"
-#include "http_stream.h"
+#include "uma-bench/client.h"
+#include "uma-bench/http_stream.h"
 
 namespace uma::bench {
 

@@ -9,7 +9,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 
-#include "measure.h"
+#include "uma-bench/measure.h"
 
 namespace uma::bench {
 

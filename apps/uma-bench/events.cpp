@@ -1,4 +1,4 @@
-#include "events.h"
+#include "uma-bench/events.h"
 
 #include <format>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "measure.h"
+#include "uma-bench/measure.h"
 
 namespace uma::bench {
 

@@ -1,6 +1,6 @@
 // A client of OpenAI's POST /v1/completions with "stream": true, on a persistent connection.
-#include "client.h"
-#include "http_stream.h"
+#include "uma-bench/client.h"
+#include "uma-bench/http_stream.h"
 #include "json/json_writer.h"
 
 namespace uma::bench {

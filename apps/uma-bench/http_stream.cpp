@@ -1,4 +1,4 @@
-#include "http_stream.h"
+#include "uma-bench/http_stream.h"
 
 #include <algorithm>
 #include <format>

@@ -15,9 +15,9 @@
 #include <boost/beast/http/buffer_body.hpp>
 #include <boost/beast/http/parser.hpp>
 
-#include "client.h"
-#include "events.h"
-#include "stream_recorder.h"
+#include "uma-bench/client.h"
+#include "uma-bench/events.h"
+#include "uma-bench/stream_recorder.h"
 
 namespace uma::bench {
 

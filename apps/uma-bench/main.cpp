@@ -16,11 +16,11 @@
 
 #include <CLI/CLI.hpp>
 
-#include "agent.h"
-#include "report.h"
-#include "run.h"
-#include "scenarios.h"
-#include "trace_file.h"
+#include "uma-bench/agent.h"
+#include "uma-bench/report.h"
+#include "uma-bench/run.h"
+#include "uma-bench/scenarios.h"
+#include "uma-bench/trace_file.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "measure.h"
+#include "uma-bench/measure.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,8 +7,8 @@ namespace uma::bench {
 
 namespace {
 
-constexpr double kFirstSecondsMs = 3000;
-constexpr std::size_t kFifth = 4;
+constexpr double kEarlyMs = 3000;  // After the first token.
+constexpr std::size_t kFifthTokenIndex = 4;
 
 double largest(const std::vector<double>& values) {
   return values.empty() ? kNotMeasured : *std::ranges::max_element(values);
@@ -61,9 +61,9 @@ Figures summarize(std::span<const StreamRecord> records, const Totals& totals) {
     }
     ttft.push_back(record.ttft_ms());
     append(gaps, token_gaps(record));
-    append(early_gaps, token_gaps(record, -1, record.token_ms.front() + kFirstSecondsMs));
-    if (record.token_ms.size() > kFifth) {
-      fifth.push_back(record.token_ms[kFifth] - record.start_ms);
+    append(early_gaps, token_gaps(record, -1, record.token_ms.front() + kEarlyMs));
+    if (record.token_ms.size() > kFifthTokenIndex) {
+      fifth.push_back(record.token_ms[kFifthTokenIndex] - record.start_ms);
     }
   }
   const double wall_s = totals.wall_ms / 1000;

@@ -1,4 +1,5 @@
-// The records of a run's requests, and the figures computed from them. Pure: no clock, no server.
+// The records of a run's requests, and the figures computed from them, whose names bench/*.py and bench/README.md use. Pure: no
+// clock, no server.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,7 @@ struct StreamRecord {
   std::optional<Failure> failure{};
 
   [[nodiscard]] double ttft_ms() const {
-    return token_ms.empty() ? std::numeric_limits<double>::quiet_NaN() : token_ms.front() - start_ms;
+    return token_ms.empty() ? kNotMeasured : token_ms.front() - start_ms;
   }
 };
 
@@ -52,7 +53,7 @@ struct Totals {
   double cpu_s = 0;
 };
 
-// The smallest value that at least `fraction` of the values do not exceed (nearest rank); NaN for an empty list.
+// The smallest value that is at least as large as `fraction` of all (nearest rank); NaN for an empty list.
 [[nodiscard]] double percentile(std::vector<double> values, double fraction);
 
 // Times between neighbouring tokens, if the later token arrived in (from_ms, to_ms].
@@ -62,7 +63,8 @@ struct Totals {
 // p50, p95, p99 and max as <prefix>_p50_ms and so on.
 void add_distribution(Figures& figures, const std::string& prefix, const std::vector<double>& values);
 
-// The figures that every scenario reports: requests, failures, tokens, throughput, TTFT, inter-token times, server CPU.
+// The figures that every scenario reports: requests, failures, tokens, throughput, TTFT, inter-token times, server CPU. Tokens of
+// failed requests count.
 [[nodiscard]] Figures summarize(std::span<const StreamRecord> records, const Totals& totals);
 
 }  // namespace uma::bench

@@ -1,4 +1,4 @@
-#include "measure.h"
+#include "uma-bench/measure.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "prompts.h"
+#include "uma-bench/prompts.h"
 
 #include "make_model/words.h"
 

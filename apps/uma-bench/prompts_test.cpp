@@ -1,4 +1,4 @@
-#include "prompts.h"
+#include "uma-bench/prompts.h"
 
 #include <algorithm>
 #include <set>

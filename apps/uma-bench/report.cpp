@@ -1,4 +1,4 @@
-#include "report.h"
+#include "uma-bench/report.h"
 
 #include <algorithm>
 #include <cmath>

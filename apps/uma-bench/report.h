@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "scenarios.h"
+#include "uma-bench/scenarios.h"
 
 namespace uma::bench {
 

@@ -1,4 +1,4 @@
-#include "run.h"
+#include "uma-bench/run.h"
 
 #include <algorithm>
 #include <chrono>

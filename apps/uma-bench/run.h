@@ -12,10 +12,10 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 
-#include "chat_client.h"
-#include "client.h"
-#include "measure.h"
-#include "prompts.h"
+#include "uma-bench/chat_client.h"
+#include "uma-bench/client.h"
+#include "uma-bench/measure.h"
+#include "uma-bench/prompts.h"
 
 namespace uma::bench {
 

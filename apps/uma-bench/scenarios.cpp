@@ -1,4 +1,4 @@
-#include "scenarios.h"
+#include "uma-bench/scenarios.h"
 
 #include <algorithm>
 #include <cmath>

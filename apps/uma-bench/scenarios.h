@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "measure.h"
-#include "run.h"
-#include "trace_file.h"
+#include "uma-bench/measure.h"
+#include "uma-bench/run.h"
+#include "uma-bench/trace_file.h"
 
 namespace uma::bench {
 

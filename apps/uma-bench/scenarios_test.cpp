@@ -1,5 +1,5 @@
 // Scenarios and clients against a server that lives in the test: it answers from a script, on a Unix socket or on loopback.
-#include "scenarios.h"
+#include "uma-bench/scenarios.h"
 
 #include <algorithm>
 #include <atomic>
@@ -16,7 +16,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "test_server.h"
+#include "uma-bench/test_server.h"
 #include "wire/own/frame.h"
 
 namespace uma::bench {

@@ -10,9 +10,9 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 
-#include "client.h"
+#include "uma-bench/client.h"
 #include "json/json_writer.h"
-#include "stream_recorder.h"
+#include "uma-bench/stream_recorder.h"
 #include "wire/own/frame.h"
 
 namespace uma::bench {

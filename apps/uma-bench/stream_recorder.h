@@ -1,9 +1,9 @@
 // Fills a StreamRecord from the events of one generation; used by the clients of both protocols.
 #pragma once
 
-#include "client.h"
-#include "events.h"
-#include "measure.h"
+#include "uma-bench/client.h"
+#include "uma-bench/events.h"
+#include "uma-bench/measure.h"
 
 namespace uma::bench {
 

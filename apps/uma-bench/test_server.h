@@ -15,7 +15,7 @@
 
 #include <gtest/gtest.h>
 
-#include "scenarios.h"
+#include "uma-bench/scenarios.h"
 
 namespace uma::bench {
 

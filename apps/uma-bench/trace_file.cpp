@@ -1,4 +1,4 @@
-#include "trace_file.h"
+#include "uma-bench/trace_file.h"
 
 #include <chrono>
 #include <ctime>

@@ -20,7 +20,7 @@
 namespace uma::cli {
 namespace {
 
-// Largest frame that the daemon may send. Session lists and exported sessions are the largest frames.
+// A larger frame is a protocol failure. Lists of sessions are the largest.
 constexpr std::size_t kFrameBytesMax = 64u << 20;
 
 // Whether connect() failed because no daemon listens at the path.

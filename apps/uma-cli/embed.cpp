@@ -15,7 +15,7 @@
 #include "base/system/unique_fd.h"
 #include "json/json_writer.h"
 #include "uma-cli/chat/attachments.h"
-#include "uma-cli/chat/input.h"
+#include "uma-cli/text_input.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/print.h"
 #include "uma-cli/printable.h"
@@ -59,7 +59,8 @@ Result<std::vector<std::string>> read_texts(const TextsOptions& options, Interru
   } else if (options.file.empty() && !is_piped(STDIN_FILENO)) {
     return fail(ExitCode::usage, "no texts: give them as arguments, with --file, or on standard input, one a line");
   }
-  const auto text = read_prompt(file.is_open() ? file.get() : STDIN_FILENO, false, interrupts);
+  const auto text = read_whole(file.is_open() ? file.get() : STDIN_FILENO, file.is_open() ? options.file : "standard input",
+                               false, interrupts);
   if (!text) return std::unexpected(text.error());
   std::vector<std::string> lines = lines_of(*text);
   if (lines.empty()) return fail(ExitCode::usage, "the input has no texts: every line is empty");

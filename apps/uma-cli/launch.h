@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "uma-cli/chat/interrupts.h"
+#include "uma-cli/interrupts.h"
 #include "uma-cli/client.h"
 #include "uma-cli/output.h"
 #include "uma-cli/result.h"

@@ -19,7 +19,7 @@
 #include "uma-cli/chat/chat.h"
 #include "uma-cli/chat/history.h"
 #include "uma-cli/chat/imagine.h"
-#include "uma-cli/chat/input.h"
+#include "uma-cli/text_input.h"
 #include "uma-cli/chat/one_shot.h"
 #include "uma-cli/embed.h"
 #include "uma-cli/launch.h"
@@ -50,7 +50,8 @@ $XDG_RUNTIME_DIR/uma.sock or /tmp/uma.sock if it belongs to you, $XDG_RUNTIME_DI
 /run/uma-serve/umad.sock (the system's service).)";
 
 constexpr const char* kPullFooter = R"(
-SOURCE is an http(s) URL, or OWNER/REPO[:FILE-OR-QUANT][@REVISION] on the hub (`someone/some-model-GGUF:q4_k_m`).
+SOURCE is an http(s) URL, or OWNER/REPO[:FILE-OR-QUANT][@REVISION] on the hub (`someone/some-model-GGUF:q4_k_m`). All pieces of a split
+model are fetched, and from the hub its projector (mmproj), too. The first file appears last, when the model is whole.
 Run the same command again to resume an interrupted download. The file appears under its name once it is complete and, if a checksum
 is known, verified. Without --out it goes to $XDG_DATA_HOME/uma/models, else to ~/.local/share/uma/models.
 Exit status: 0 success, 1 usage, 2 the server, the network or the disk failed, 3 the file is not the requested one, 130 interrupted.
@@ -273,7 +274,7 @@ Result<std::string> whole_prompt(const Flags& flags, Interrupts& interrupts) {
   }
   std::string prompt = is_from_input_only ? "" : given;
   if (is_from_input_only || is_piped(STDIN_FILENO)) {
-    auto input = read_prompt(STDIN_FILENO, !is_from_input_only, interrupts);
+    auto input = read_whole(STDIN_FILENO, "standard input", !is_from_input_only, interrupts);
     if (!input) return input;
     if (!prompt.empty() && !input->empty()) prompt += "\n\n";
     prompt += *input;
@@ -395,6 +396,7 @@ void add_pull(CLI::App& app, Flags& flags) {
   CLI::App& pull = *app.add_subcommand("pull", "Download a model from the hub or a URL");
   pull.add_option("source", flags.pull.source, "URL, or OWNER/REPO[:FILE-OR-QUANT][@REVISION]")->required();
   pull.add_option("--out", flags.pull.out, "File to write; left out: its own name, in the models folder");
+  pull.add_flag("!--no-projector", flags.pull.has_projector, "Without what encodes images or sound");
   pull.add_option("--folder", flags.pull.folder, "Folder to write to, under the file's own name; left out: the models folder");
   pull.add_option("--sha256", flags.pull.sha256, "Checksum that the file must have; left out: the one that the hub states");
   pull.add_option("--stall-timeout", flags.pull.stall_timeout_s, "Give up a connection after this many seconds without a byte")

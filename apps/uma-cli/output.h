@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "uma-cli/chat/interrupts.h"
+#include "uma-cli/interrupts.h"
 
 namespace uma::cli {
 

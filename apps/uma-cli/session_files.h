@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "uma-cli/chat/interrupts.h"
+#include "uma-cli/interrupts.h"
 #include "uma-cli/client.h"
 #include "uma-cli/output.h"
 #include "uma-cli/result.h"

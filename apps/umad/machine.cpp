@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/system/cpu_load.h"
 #include "llm/llama_model.h"
 #include "umad/cpu_count.h"
 
@@ -54,6 +55,10 @@ std::string cpu_name(const std::filesystem::path& cpuinfo) {
   return parts.empty() ? "unknown" : parts;
 }
 
+double busy_cpu_s() {
+  return busy_processors_s(processor_stat_path(), Stolen::counted).value_or(0);
+}
+
 double process_cpu_s() {
   rusage used{};
   if (::getrusage(RUSAGE_SELF, &used) != 0) return 0;
@@ -64,7 +69,7 @@ double process_cpu_s() {
 }
 
 Machine this_machine() {
-  return {.cpu = own_cpu_name(), .cores = usable_physical_cores(), .library = llm::llama_version_text()};
+  return {.cpu = this_cpu_name(), .cores = usable_physical_cores(), .library = llm::llama_version_text()};
 }
 
 }  // namespace uma::umad

@@ -1,4 +1,5 @@
-// The properties of the machine that a measurement depends on, its name, and how busy its processors were.
+// What a measurement depends on, for profiles and `umad tune`: the machine's properties, and how busy its processors were. Also
+// its name.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +22,12 @@ struct Machine {
 [[nodiscard]] std::string host_name();
 
 // CPU model of this machine, like Machine::cpu.
-[[nodiscard]] std::string own_cpu_name();
+[[nodiscard]] std::string this_cpu_name();
 
-// Processor seconds since boot: on the processors that this process may use, with those that a hypervisor took (which disturb
-// a measurement, too), and of this process. 0 if the kernel does not report them.
-[[nodiscard]] double machine_cpu_s();
+// Seconds since boot that the processors which this process may use were busy, or taken by a hypervisor, which disturbs a
+// measurement, too. 0 if the system does not report them.
+[[nodiscard]] double busy_cpu_s();
+// CPU seconds of this process.
 [[nodiscard]] double process_cpu_s();
 
 // Reads the CPU model from a file like /proc/cpuinfo: printable ASCII without quotes and backslashes. If the kernel

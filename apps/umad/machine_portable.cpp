@@ -5,21 +5,15 @@
 #include <sys/sysctl.h>
 #endif
 
-#include "base/system/cpu_load.h"
-
 namespace uma::umad {
 
-std::string own_cpu_name() {
+std::string this_cpu_name() {
 #ifdef __APPLE__
   std::string name(256, '\0');
   std::size_t size = name.size();
   if (::sysctlbyname("machdep.cpu.brand_string", name.data(), &size, nullptr, 0) == 0) return name.c_str();
 #endif
   return "unknown";
-}
-
-double machine_cpu_s() {
-  return busy_processors_s(processor_stat_path()).value_or(0);
 }
 
 }  // namespace uma::umad

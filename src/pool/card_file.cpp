@@ -78,6 +78,13 @@ Apply number(T min, T max, Field field) {
   };
 }
 
+std::optional<std::string> apply_workers_max(ModelCard& card, const YAML::Node& node) {
+  const auto value = scalar(node) == "auto" ? kWorkersMax : number_in<std::int32_t>(node, 1, kWorkersMax);
+  if (!value) return std::format("auto, or a number from 1 to {}", kWorkersMax);
+  card.workers_max = *value;
+  return std::nullopt;
+}
+
 std::optional<std::string> apply_capability(ModelCard& card, const YAML::Node& node) {
   const auto value = scalar(node);
   card.capability = value ? parse_capability(*value) : std::nullopt;
@@ -316,7 +323,7 @@ std::vector<Key> other_keys() {
       {"main_device", apply_main_device},
       {"pin", boolean([](ModelCard& card) -> auto& { return card.is_pinned; })},
       {"preload", boolean([](ModelCard& card) -> auto& { return card.is_preloaded; })},
-      {"workers_max", number<std::int32_t>(1, 64, [](ModelCard& card) -> auto& { return card.workers_max; })},
+      {"workers_max", apply_workers_max},
       {"weights", apply_weights},
       {"weight", number(0.001, 1000.0, [](ModelCard& card) -> auto& { return card.weight; })},
       {"draft_model", text([](ModelCard& card) -> auto& { return card.draft_model; })},

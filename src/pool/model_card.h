@@ -17,6 +17,8 @@
 
 namespace uma::pool {
 
+inline constexpr std::int32_t kWorkersMax = 64;
+
 [[nodiscard]] std::optional<Capability> parse_capability(std::string_view name);
 
 // The card of one model in models.yaml. A model that is only a file in a folder has a card with just name and path. For a
@@ -37,7 +39,7 @@ struct ModelCard {
   std::optional<std::string> main_device;
   bool is_pinned = false;     // Never unloaded once it is loaded.
   bool is_preloaded = false;  // Loaded at the daemon's start.
-  std::int32_t workers_max = 1;
+  std::int32_t workers_max = 1;  // kWorkersMax: as many as the machine's cores allow.
   bool replicates_weights = false;
   double weight = 1;  // The idle model with less weight is unloaded first.
   std::string draft_model;

@@ -12,7 +12,7 @@
 #include "base/system/thread_name.h"
 #include "base/text.h"
 #include "base/thrown.h"
-#include "llm/file/gguf_files.h"
+#include "core/model_file_name.h"
 #include "pool/load_files.h"
 
 namespace uma::pool {
@@ -638,7 +638,15 @@ Expected<Unit> ModelPool::unload_as_asked(const UnloadRequest& request) {
 }
 
 Expected<Unit> ModelPool::delete_files(const RegisteredModel& model) {
-  for (const std::string& path : llm::model_files(model.path)) {
+  std::vector<std::string> files = model_files(model.path);
+  // Its projector, too, unless another model has it.
+  const std::filesystem::path projector = model.projector_path;
+  const auto registered = registry();
+  const bool is_shared = std::ranges::any_of(registered->models(), [&](const RegisteredModel& other) {
+    return other.card.name != model.card.name && other.projector_path == projector;
+  });
+  if (!is_shared && projector.parent_path() == std::filesystem::path(model.path).parent_path()) files.push_back(projector);
+  for (const std::string& path : files) {
     std::error_code problem;
     std::filesystem::remove(path, problem);
     if (problem) {

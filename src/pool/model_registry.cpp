@@ -21,14 +21,6 @@ constexpr std::size_t kNearestMax = 3;
 constexpr std::size_t kNameBytesMax = 512;   // Limit of a requested name that is compared.
 constexpr std::size_t kShownBytesMax = 128;  // Limit of a requested name in a message.
 
-bool is_number_format(std::string_view word) {
-  static constexpr std::string_view kWords[] = {"f16", "f32", "bf16", "fp16", "fp32", "k",  "m",    "s",    "l",
-                                                "xl",  "xs",  "xxs",  "0",    "1",    "ud", "gguf", "model"};
-  const std::string_view digits = word.starts_with("iq") ? word.substr(2) : word.starts_with('q') ? word.substr(1) : "";
-  const bool is_quantized = !digits.empty() && std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; });
-  return is_quantized || std::ranges::contains(kWords, word);
-}
-
 }  // namespace
 
 RegistryRead ModelRegistry::read(RegistryOptions options) {
@@ -157,22 +149,6 @@ Capability capability_of(const llm::GgufHeader& header) {
   if (header.pooling_type == kRank) return Capability::rerank;
   const bool pools = header.pooling_type.value_or(0) != 0;
   return pools || header.causal_attention == false ? Capability::text_embedding : Capability::chat;
-}
-
-std::string pairing_name(std::string_view stem) {
-  std::vector<std::string> words(1);
-  for (const char c : lower_ascii(stem)) {
-    if (c == '-' || c == '_' || c == '.' || c == ' ') {
-      words.emplace_back();
-    } else {
-      words.back() += c;
-    }
-  }
-  std::erase_if(words, [](const std::string& word) { return word.empty() || word == "mmproj"; });
-  while (!words.empty() && is_number_format(words.back())) words.pop_back();
-  std::string name;
-  for (const std::string& word : words) name += (name.empty() ? "" : "-") + word;
-  return name;
 }
 
 }  // namespace uma::pool

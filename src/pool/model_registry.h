@@ -124,8 +124,4 @@ class ModelRegistry {
 // The capability that the header of a file indicates.
 [[nodiscard]] Capability capability_of(const llm::GgufHeader& header);
 
-// The common part of the file names of a model and its projector: lower case, without "mmproj" and the quantization at the end.
-// For example, "mmproj-Gemma-3-4b-it-F16" and "gemma-3-4b-it-Q4_K_M" both give "gemma-3-4b-it".
-[[nodiscard]] std::string pairing_name(std::string_view stem);
-
 }  // namespace uma::pool

@@ -394,12 +394,22 @@ TEST_F(Registry, AProjectorGoesToTheModelOfItsName) {
   EXPECT_EQ(model(*registry, "other").projector_path, "");
   EXPECT_TRUE(registry->remarks().empty());
 
-  // Two models have its name now.
+  // Another quantization of the model shares it; of two projectors of that name, the first counts.
   write_model("sees-4b-q8_0.gguf");
+  write_projector("mmproj-sees-4b-q8_0.gguf", 16);
   registry = read();
-  EXPECT_EQ(model(*registry, "Sees-4b-Q4_K_M").projector_path, "");
+  for (const char* name : {"Sees-4b-Q4_K_M", "sees-4b-q8_0"})
+    EXPECT_EQ(model(*registry, name).projector_path, (folder_ / "models/mmproj-sees-4b-f16.gguf").string());
   ASSERT_EQ(registry->remarks().size(), 1u);
   EXPECT_TRUE(registry->remarks()[0].contains("in its card"));
+  fs::remove(folder_ / "models/mmproj-sees-4b-q8_0.gguf");
+
+  // One without a name belongs to an only model.
+  fs::rename(folder_ / "models/mmproj-sees-4b-f16.gguf", folder_ / "models/mmproj-f16.gguf");
+  registry = read();
+  EXPECT_EQ(model(*registry, "sees-4b-q8_0").projector_path, "");
+  EXPECT_TRUE(registry->remarks()[0].contains("in its card"));
+  fs::remove(folder_ / "models/mmproj-f16.gguf");
 
   // Of another width it fits neither.
   write_projector("mmproj-sees-4b-f16.gguf", 64);
@@ -441,14 +451,6 @@ TEST_F(Registry, CardsSayHowAModelDraws) {
   EXPECT_TRUE(mistake("a: {path: x, schedule: fast}").contains("expected one of discrete, karras, trailing"));
   EXPECT_TRUE(mistake("a: {path: x, prediction: both}").contains("expected noise or velocity"));
   EXPECT_TRUE(mistake("a: {path: x, steps: 0}").contains("expected a number from 1 to 150"));
-}
-
-TEST(PairingName, LeavesOutHowNumbersAreKept) {
-  EXPECT_EQ(pairing_name("mmproj-Gemma-3-4b-it-F16"), "gemma-3-4b-it");
-  EXPECT_EQ(pairing_name("gemma-3-4b-it-Q4_K_M"), "gemma-3-4b-it");
-  EXPECT_EQ(pairing_name("gemma-3-4b-it.mmproj-q8_0"), "gemma-3-4b-it");
-  EXPECT_EQ(pairing_name("Qwen-IQ2_XXS"), "qwen");
-  EXPECT_EQ(pairing_name("mmproj-model-f16"), "");
 }
 
 TEST_F(Registry, AModelOfSeveralFilesIsOneModel) {

@@ -16,6 +16,7 @@
 
 #include "base/system/file_calls.h"
 #include "base/text.h"
+#include "core/model_file_name.h"
 #include "llm/file/gguf_files.h"
 #include "llm/file/safetensors_header.h"
 #include "llm/picture/picture_model.h"
@@ -75,7 +76,7 @@ std::string file_name_of_url(std::string_view url) {
 }  // namespace
 
 std::string stem_of(const std::string& path) {
-  if (const auto split = llm::parse_split_name(path)) return fs::path(split->stem).filename().string();
+  if (const auto split = parse_split_name(path)) return fs::path(split->stem).filename().string();
   return fs::path(path).stem().string();
 }
 
@@ -152,7 +153,7 @@ class RegistryReader {
       // The other files of a split model may have been added since, and an invalid file may have been incomplete.
       const bool is_same = known != previous_->files_.end() && known->second->bytes == bytes &&
                            known->second->modified_ns == modified_ns(status) && known->second->header &&
-                           !llm::parse_split_name(path);
+                           !parse_split_name(path);
       if (is_same) return entry = known->second;
     }
     auto header = llm::is_safetensors_name(path) ? llm::read_safetensors_header(path) : llm::read_model_header(path);
@@ -181,7 +182,7 @@ class RegistryReader {
       std::string path = entry->path().string();
       if (!lower_ascii(path).ends_with(kExtension) && !llm::is_safetensors_name(path)) continue;
       // The first file of a split model represents it.
-      if (const auto split = llm::parse_split_name(path); split && split->index > 0) continue;
+      if (const auto split = parse_split_name(path); split && split->index > 0) continue;
       paths.push_back(std::move(path));
     }
     if (problem && !is_gone(problem)) {
@@ -369,7 +370,8 @@ class RegistryReader {
     }
   }
 
-  // Assigns a projector to the only model in its folder that matches in name and width.
+  // Assigns a projector to the models in its folder that match in name and width: the quantizations of a model share theirs. A
+  // projector without a name belongs to the only model there.
   void pair_projectors() {
     for (const auto& [path, file] : projectors_) {
       if (used_.contains(path)) continue;
@@ -377,15 +379,17 @@ class RegistryReader {
         next_->remarks_.push_back(file->header.error().message);
         continue;
       }
-      const std::vector<RegisteredModel*> fitting = models_for(path, *file->header);
-      if (fitting.size() == 1 && fitting.front()->projector_path.empty()) {
-        give_projector(*fitting.front(), path, *file->header);
-        continue;
-      }
-      next_->remarks_.push_back(fitting.empty()
+      const std::string name = pairing_name(fs::path(path).stem().string());
+      std::vector<RegisteredModel*> fitting = models_for(path, *file->header, name);
+      const std::string example = fitting.empty() ? "" : fitting.front()->card.name;
+      if (name.empty() && fitting.size() > 1) fitting.clear();
+      std::erase_if(fitting, [](const RegisteredModel* model) { return !model->projector_path.empty(); });
+      for (RegisteredModel* model : fitting) give_projector(*model, path, *file->header);
+      if (!fitting.empty()) continue;
+      next_->remarks_.push_back(example.empty()
                                     ? std::format("{}: a projector without a model of the same name in its folder", path)
                                     : std::format("{}: a projector that fits {}: choose a model by `projector: {}` in its card",
-                                                  path, fitting.front()->card.name, fs::path(path).filename().string()));
+                                                  path, example, fs::path(path).filename().string()));
     }
   }
 
@@ -480,8 +484,8 @@ class RegistryReader {
     }
   }
 
-  std::vector<RegisteredModel*> models_for(const std::string& path, const llm::GgufHeader& projector) {
-    const std::string wanted = pairing_name(fs::path(path).stem().string());
+  std::vector<RegisteredModel*> models_for(const std::string& path, const llm::GgufHeader& projector,
+                                           const std::string& wanted) {
     std::vector<RegisteredModel*> fitting;
     for (RegisteredModel& model : next_->models_) {
       const llm::GgufHeader* header = model.header();

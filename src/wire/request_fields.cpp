@@ -358,7 +358,7 @@ FieldIndex index_of(std::uint32_t route) {
 
 const FieldIndex& index_of(RequestRoute route) {
   static const auto all = [] {
-    std::array<FieldIndex, std::to_underlying(RequestRoute::completion) + 1> made;
+    std::array<FieldIndex, kRequestRoutes> made;
     for (std::size_t i = 0; i < made.size(); ++i) made[i] = index_of(1u << i);
     return made;
   }();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <expected>
 #include <iterator>
@@ -20,7 +21,7 @@
 
 namespace uma::wire {
 
-// The requests that have a table.
+// The requests that have a table. One bare name a line: tools/fields_tables.py reads them.
 enum class RequestRoute : std::uint8_t {
   chat,
   completions,
@@ -36,11 +37,12 @@ enum class RequestRoute : std::uint8_t {
   infill,
   completion
 };
+inline constexpr std::size_t kRequestRoutes = 13;  // completion, which is llama-server's /completion, is the last.
 
 enum class FieldClass : std::uint8_t {
   served,   // Read by the decoder, which also checks it.
   ignored,  // Cannot change the answer.
-  warned,   // Left out; the answer has a warning.
+  warned,   // "Left out": the answer has a warning.
   refused   // The request fails, unless the value is empty or harmless.
 };
 

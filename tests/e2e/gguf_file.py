@@ -1,5 +1,6 @@
 """Changes model files: metadata can be changed, removed or renamed; the tensors stay."""
 
+import copy
 import struct
 
 _WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -109,3 +110,16 @@ class GgufFile:
             head += struct.pack("<IQ", kind, offset)
             offset += len(data)
         return head + bytes(-len(head) % 32) + b"".join(data for _, _, _, data in self.tensors)
+
+    def split(self, count):
+        """The bytes of each piece, if the model is split over `count` files. The first has the metadata."""
+        pieces = []
+        for number in range(count):
+            piece = copy.copy(self)
+            first, end = (len(self.tensors) * edge // count for edge in (number, number + 1))
+            piece.tensors = self.tensors[first:end]
+            piece.pairs = dict(self.pairs) if number == 0 else {}
+            for key, form, value in (("no", "<H", number), ("count", "<H", count), ("tensors.count", "<i", len(self.tensors))):
+                piece.pairs[f"split.{key}"] = (2 if form == "<H" else 5, struct.pack(form, value))
+            pieces.append(bytes(piece))
+        return pieces

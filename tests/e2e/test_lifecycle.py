@@ -14,7 +14,9 @@ import unittest
 import test_http_operations
 import test_pull
 import uma
+import vision
 from cli import CLI, Terminal, environment, run_cli
+from gguf_file import GgufFile
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "temperature": 0}
 
@@ -153,6 +155,28 @@ class Pull(LifecycleTest):
         uma.until(lambda: part.exists() and part.stat().st_size == 30_000, "a part of the file")
         self.assertEqual(0, self.daemon.terminate())
         self.assertIn("error", json.loads(answer.read().decode().splitlines()[-1]))
+
+
+class SplitPull(LifecycleTest):
+    def test_a_split_model_with_its_projector_sees_a_picture(self):
+        """Five pieces and the projector, from a hub that breaks off. Both are deleted with the model."""
+        files = dict(zip((f"reader-Q8_0-{number:05}-of-00005.gguf" for number in range(1, 6)),
+                         GgufFile(vision.MODEL.read_bytes()).split(5)), **{"mmproj-F16.gguf": vision.PROJECTOR.read_bytes()})
+        listing = [{"type": "file", "path": name, "size": len(data), "lfs": {"oid": test_pull.sha256(data)}} for name, data in files.items()]
+        listing = test_pull.Served(json.dumps(listing).encode())
+        self.hub.paths["/api/models/some/reader/tree/main"] = listing
+        for name, data in files.items():
+            self.hub.paths[f"/some/reader/resolve/main/{name}"] = test_pull.Served(data)
+        self.hub.next += [listing, test_pull.Served(files["reader-Q8_0-00002-of-00005.gguf"], cut_at=1000)]
+        self.assertEqual({"status": "success"}, self.pull(model="some/reader:q8_0")[-1])
+        body = {"model": "some/reader:q8_0", "messages": [vision.question(vision.GRAD)], "max_tokens": 8, "temperature": 0}
+        seen = json.loads(self.asked("POST", "/v1/chat/completions", **body))["choices"][0]["message"]["content"]
+        with uma.Daemon(vision.MODEL, *vision.FLAGS) as whole, whole.client() as client:
+            self.assertEqual(client.generate(messages=body["messages"], max_tokens=8).text, seen)
+        self.asked("DELETE", "/api/delete", model="some/reader:q8_0")
+        self.assertEqual(404, self.chat_status("reader-Q8_0"))
+        self.asked("DELETE", "/api/delete", model="reader-Q8_0")
+        self.assertEqual([], os.listdir(self.models))
 
 
 class Names(LifecycleTest):

@@ -375,7 +375,7 @@ class Short(ModelsTest):
 
 class FurtherWorkers(ModelsTest):
     settings = "slots: 1\npool: {min_loaded_s: 0.2, maintenance_s: 0.2}\n"
-    cards = "b: {path: b.gguf, workers_max: 2}\nc: {path: c.gguf, workers_max: 2, weights: replicated}\n"
+    cards = "b: {path: b.gguf, workers_max: 2}\nc: {path: c.gguf, workers_max: auto, weights: replicated}\n"
 
     def workers_of(self, name, client=None):
         return {model["name"]: model.get("workers") for model in (client or self.client).models()}[name]
@@ -401,6 +401,27 @@ class FurtherWorkers(ModelsTest):
                 uma.until(lambda name=name: self.workers_of(name) == 1, "the further worker goes")
                 uma.until(lambda reserved=reserved: self.client.metrics()["memory_reserved_bytes"] < reserved, "with its memory")
                 self.assertEqual(alone, self.client.generate("once", model=name, max_tokens=400).text)
+
+
+    @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "one core computes for one worker")
+    def test_texts_that_wait_bring_a_worker(self):
+        self.add("e", uma.BUILD / "models" / "tiny-embed.gguf")
+        (self.folder / "models.yaml").write_text(self.cards + "e: {path: e.gguf, workers_max: 2}\n")
+        os.kill(self.daemon.process.pid, signal.SIGHUP)
+        uma.until(lambda: "e" in [model["name"] for model in self.client.models()], "the model is registered")
+        texts = [f"{number} " + "a cat sat on the mat " * 5 for number in range(64)]
+        alone = self.client.call(type="embed", model="e", texts=texts)["embeddings"]
+        self.assertEqual(1, self.workers_of("e"))
+
+        def ask(client):
+            end = time.monotonic() + uma.WAIT_S
+            while self.workers_of("e", client) == 1 and time.monotonic() < end:
+                self.assertEqual(alone, client.call(type="embed", model="e", texts=texts)["embeddings"])
+
+        clients = [self.connect() for _ in range(6)]
+        uma.parallel(*(lambda client=client: ask(client) for client in clients))
+        self.assertEqual(2, self.workers_of("e"))
+        uma.until(lambda: self.workers_of("e") == 1, "the further worker goes")
 
 
 class Hundreds(ModelsTest):

@@ -21,6 +21,7 @@ import urllib.parse
 
 import uma
 from cli import CLI, Terminal, environment
+from gguf_file import GgufFile
 
 MODEL = uma.TINY.read_bytes() if uma.TINY.exists() else b""
 OTHER = MODEL[:-1000] + bytes(1000)  # another file of the same length
@@ -236,7 +237,7 @@ class Whole(PullTest):
             self.assertEqual(0, terminal.wait())
 
     def test_names(self):
-        for path in ("/", "/.hidden.gguf", "/..%2Fm.gguf", "/m.bin", "/m%00.gguf", "/m-00001-of-00002.gguf"):
+        for path in ("/", "/.hidden.gguf", "/..%2Fm.gguf", "/m.bin", "/m%00.gguf"):
             with self.subTest(path=path):
                 self.assert_refused(self.run_pull(self.server.url + path, out=False), 1)
         self.assertEqual([], self.server.requests)
@@ -494,10 +495,6 @@ class Hub(PullTest):
         self.assert_refused(self.run_pull("some/model:q5_k"), 1, "several models", "m-Q5_K_S.gguf")
         self.assert_refused(self.run_pull("some/model:q3_k"), 1, "no models", "m-Q8_0.gguf")
 
-    def test_a_split_model(self):
-        self.serve("m-00001-of-00002.gguf", "m-00002-of-00002.gguf")
-        self.assert_refused(self.run_pull("some/model"), 1, "split over several files")
-
     def test_a_revision(self):
         self.serve("m.gguf")
         self.server.paths = {path.replace("/main", "/refs%2Fpr%2F1"): served for path, served in self.server.paths.items()}
@@ -578,3 +575,95 @@ del PullTest  # a base class only
 
 if __name__ == "__main__":
     unittest.main()
+
+
+class Split(PullTest):
+    """A model in five pieces with its projector, on a hub that breaks off, lies and redirects."""
+
+    NAMES = [f"m-Q8_0-{number:05}-of-00005.gguf" for number in range(1, 6)]
+
+    def setUp(self):
+        super().setUp()
+        self.models = self.folder / "data" / "uma" / "models"
+        self.files = dict(zip(self.NAMES, GgufFile(MODEL).split(5)), **{"mmproj-F16.gguf": OTHER})
+        self.here = {("mmproj-m.gguf" if name == "mmproj-F16.gguf" else name): data for name, data in self.files.items()}
+        for name, data in self.files.items():
+            self.server.paths[self.path_of(name)] = Served(data)
+        self.list(self.files)
+
+    @staticmethod
+    def path_of(name):
+        return f"/some/model/resolve/main/{name}"
+
+    def list(self, names, has_sums=True):
+        listing = [{"type": "file", "path": name, "size": len(self.files[name]),
+                    **({"lfs": {"oid": sha256(self.files[name])}} if has_sums else {})} for name in names]
+        self.server.paths["/api/models/some/model/tree/main"] = Served(json.dumps(listing).encode())
+
+    def assert_all_here(self):
+        self.assertEqual(self.here, {path.name: path.read_bytes() for path in self.models.iterdir()})
+
+    def asked(self):
+        return [path.rpartition("/")[2] for path, _ in self.server.requests if "/resolve/" in path]
+
+    def test_all_pieces_and_the_projector(self):
+        result = self.run_pull("some/model:q8_0", out=False)
+        self.assertEqual(0, result.returncode, result.stderr)
+        self.assert_all_here()
+        self.assertEqual(self.NAMES[0], self.asked()[-1], "the first piece comes last")
+        lines = result.stdout.splitlines()
+        self.assertEqual(str(self.models / self.NAMES[0]), lines[0])
+        self.assertIn("in 6 files", lines[1])
+        self.assertIn("(all files match the hub)", lines[2])
+
+    def test_without_the_projector(self):
+        self.assertEqual(0, self.run_pull("some/model:q8_0", "--no-projector", out=False).returncode)
+        self.assertEqual(self.NAMES, sorted(os.listdir(self.models)))
+
+    def test_a_hostile_hub(self):
+        third, fourth = (self.files[name] for name in self.NAMES[2:4])
+        moved = Served(status=302, headers={"Location": "/elsewhere"})
+        self.server.paths["/elsewhere"] = Served(third)
+        self.server.paths[self.path_of(self.NAMES[2])] = moved
+        self.server.paths[self.path_of(self.NAMES[3])] = Served(fourth[:-9] + bytes(9))  # not what the hub lists
+        self.assert_refused(self.run_pull("some/model:q8_0", out=False), 3, "but", sha256(fourth))
+        self.assertNotIn(self.NAMES[0], os.listdir(self.models))
+        self.assertNotIn(self.NAMES[3], os.listdir(self.models))
+        self.server.paths[self.path_of(self.NAMES[3])] = Served(fourth)
+        self.server.next += [self.server.paths["/api/models/some/model/tree/main"], Served(fourth, cut_at=len(fourth) // 2)]
+        self.server.requests.clear()
+        result = self.run_pull("some/model:q8_0", out=False)
+        self.assertEqual(0, result.returncode, result.stderr)
+        self.assert_all_here()
+        self.assertEqual([self.NAMES[3]] * 2 + [self.NAMES[4], "mmproj-F16.gguf", self.NAMES[0]], self.asked(), "pieces that are here stay")
+
+    def test_pieces_by_url(self):
+        del self.here["mmproj-m.gguf"]
+        url = self.server.url + self.path_of(self.NAMES[1])
+        self.server.paths[self.path_of(self.NAMES[4])] = Served(status=404)
+        self.assert_refused(self.run_pull(url, out=False), 2, "does not exist")
+        self.assertEqual(self.NAMES[1:4], sorted(os.listdir(self.models)))
+        self.server.paths[self.path_of(self.NAMES[4])] = Served(self.files[self.NAMES[4]])
+        self.server.requests.clear()
+        self.assertEqual(0, self.run_pull(url, out=False).returncode)
+        self.assert_all_here()
+        self.assertEqual([self.NAMES[4], self.NAMES[0]], self.asked())
+        self.assert_refused(self.run_pull(url, out=False), 1, "already exists")
+
+    def test_a_piece_that_the_hub_lacks(self):
+        self.list([name for name in self.files if name != self.NAMES[2]])
+        self.assert_refused(self.run_pull("some/model:q8_0", out=False), 3, "only 4 of the 5 pieces")
+
+    def test_what_belongs_to_one_file(self):
+        self.assert_refused(self.run_pull("some/model:q8_0"), 1, "5 files", "--folder")
+        self.assert_refused(self.run_pull("some/model:q8_0", "--sha256", "0" * 64, out=False), 1, "5 files")
+        self.assertFalse(self.models.exists())
+
+    def test_a_projector_serves_all_quantizations(self):
+        self.files = {"m-Q8_0.gguf": MODEL, "m-Q4_0.gguf": MODEL, "mmproj-F16.gguf": OTHER}
+        self.list(self.files, has_sums=False)
+        for quant in ("Q8_0", "Q4_0"):
+            self.server.paths[self.path_of(f"m-{quant}.gguf")] = Served(MODEL)
+            self.assertEqual(0, self.run_pull(f"some/model:{quant}", out=False).returncode)
+        self.assertEqual(["m-Q4_0.gguf", "m-Q8_0.gguf", "mmproj-m.gguf"], sorted(os.listdir(self.models)))
+        self.assertEqual(1, self.asked().count("mmproj-F16.gguf"))

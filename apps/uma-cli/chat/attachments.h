@@ -12,7 +12,7 @@
 #include <boost/json/object.hpp>
 
 #include "uma-cli/chat/generation_flags.h"
-#include "uma-cli/chat/interrupts.h"
+#include "uma-cli/interrupts.h"
 #include "uma-cli/client.h"
 #include "uma-cli/output.h"
 #include "uma-cli/result.h"

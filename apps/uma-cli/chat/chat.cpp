@@ -16,7 +16,7 @@
 
 #include "base/base64.h"
 #include "base/clock.h"
-#include "uma-cli/chat/input.h"
+#include "uma-cli/text_input.h"
 #include "uma-cli/chat/turn.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/format.h"
@@ -90,7 +90,7 @@ class Chat {
       switch (line.end) {
         case LineEnd::end_of_input:
           return {};
-        case LineEnd::leave:
+        case LineEnd::must_leave:
           return interrupted();
         case LineEnd::interrupted:
           if (!lines_.is_terminal()) return interrupted();
@@ -98,7 +98,7 @@ class Chat {
           was_interrupted = true;
           if (auto good = say("Ctrl-C again, or Ctrl-D, leaves\n"); !good) return good;
           continue;
-        case LineEnd::cleared:
+        case LineEnd::discarded:
           was_interrupted = false;
           continue;
         case LineEnd::line:
@@ -119,7 +119,7 @@ class Chat {
       if (more.end == LineEnd::end_of_input) return turn;
       turn.text += more.text;
       // Ctrl-C also discards the lines before this one.
-      turn.end = more.end == LineEnd::interrupted ? LineEnd::cleared : more.end;
+      turn.end = more.end == LineEnd::interrupted ? LineEnd::discarded : more.end;
     }
     return turn;
   }

@@ -246,7 +246,7 @@ TEST_F(ChatTest, ARefusedTurnEndsPipedInputButNotAConversation) {
 
 TEST_F(ChatTest, CtrlCAtTheEmptyPromptLeavesTheSecondTime) {
   const Line ctrl_c{LineEnd::interrupted, ""};
-  ASSERT_TRUE(chat({ctrl_c, typed("one"), ctrl_c, {LineEnd::cleared, ""}, ctrl_c, ctrl_c, typed("not read")}));
+  ASSERT_TRUE(chat({ctrl_c, typed("one"), ctrl_c, {LineEnd::discarded, ""}, ctrl_c, ctrl_c, typed("not read")}));
   EXPECT_EQ(lines_left_, 1u);
   EXPECT_THAT(sessions_.live(), ::testing::IsEmpty());
 }

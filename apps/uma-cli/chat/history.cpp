@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/system/new_file.h"
+#include "base/system/unique_fd.h"
 
 namespace uma::cli {
 namespace {
@@ -24,12 +25,10 @@ void make_private_folders(const fs::path& folder) {
   mkdir(folder.c_str(), 0700);
 }
 
-// Writes in one call, so that lines of two chats do not mix.
-bool write_file(const std::string& path, int flags, const std::string& bytes) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0600);
-  if (fd < 0) return false;
-  const bool is_whole = write(fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
-  return close(fd) == 0 && is_whole;
+// In one call, so that lines of two chats do not mix.
+void append_bytes(const std::string& path, const std::string& bytes) {
+  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0600));
+  if (file.get() >= 0) (void)!write(file.get(), bytes.data(), bytes.size());
 }
 
 void replace_history(const std::string& path, const std::vector<std::string>& lines) {
@@ -60,7 +59,7 @@ std::vector<std::string> load_history(const std::string& path) {
 void append_history(const std::string& path, const std::string& line) {
   if (path.empty()) return;
   make_private_folders(fs::path(path).parent_path());
-  (void)write_file(path, O_APPEND, line + '\n');
+  append_bytes(path, line + '\n');
 }
 
 }  // namespace uma::cli

@@ -20,7 +20,7 @@
 #include "base/system/unique_fd.h"
 #include "base/text.h"
 #include "uma-cli/chat/attachments.h"
-#include "uma-cli/chat/input.h"
+#include "uma-cli/text_input.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/print.h"
 #include "uma-cli/progress.h"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "uma-cli/chat/interrupts.h"
+#include "uma-cli/interrupts.h"
 #include "uma-cli/chat/terminal_image.h"
 #include "uma-cli/client.h"
 #include "uma-cli/output.h"

@@ -15,11 +15,10 @@
 #include "base/thrown.h"
 #include "base/utf8.h"
 #include "uma-cli/chat/history.h"
+#include "uma-cli/text_input.h"
 
 namespace uma::cli {
 namespace {
-
-constexpr std::size_t kLineBytesMax = 64u << 20;
 
 class PlainLines final : public LineReader {
  public:
@@ -27,14 +26,18 @@ class PlainLines final : public LineReader {
 
   Line read(const std::string&) override {
     while (true) {
-      if (const std::size_t end = buffer_.find('\n'); end != std::string::npos) return take(end, end + 1);
-      if (is_at_end_ || buffer_.size() > kLineBytesMax)
-        return buffer_.empty() ? Line{LineEnd::end_of_input, ""} : take(buffer_.size(), buffer_.size());
+      if (const std::size_t end = buffer_.find('\n', searched_); end != std::string::npos) return take(end, end + 1);
+      searched_ = buffer_.size();
+      if (searched_ > kTextBytesMax) {
+        buffer_.clear();
+        is_at_end_ = true;
+      }
+      if (is_at_end_) return buffer_.empty() ? Line{LineEnd::end_of_input, ""} : take(buffer_.size(), buffer_.size());
       pollfd source{.fd = fd_, .events = POLLIN, .revents = 0};
       if (interrupts_.wait({&source, 1}) == Wake::ready) {
         read_more();
       } else if (interrupts_.must_leave()) {
-        return {LineEnd::leave, ""};
+        return {LineEnd::must_leave, ""};
       } else if (interrupts_.take() > 0) {
         return {LineEnd::interrupted, ""};
       }
@@ -46,6 +49,7 @@ class PlainLines final : public LineReader {
   Line take(std::size_t length, std::size_t consumed) {
     Line line{LineEnd::line, buffer_.substr(0, length)};
     buffer_.erase(0, consumed);
+    searched_ = 0;
     return line;
   }
   void read_more() {
@@ -61,6 +65,7 @@ class PlainLines final : public LineReader {
   const int fd_;
   Interrupts& interrupts_;
   std::string buffer_;
+  std::size_t searched_ = 0;  // These bytes of the buffer have no newline.
   bool is_at_end_ = false;
 };
 
@@ -169,12 +174,12 @@ class EditedLines final : public LineReader {
   // Handles the signal that ended a wait. Returns true if it also ends the line.
   bool is_stopped() {
     if (interrupts_.must_leave()) {
-      stopped_by_ = LineEnd::leave;
+      stopped_by_ = LineEnd::must_leave;
       return true;
     }
     if (interrupts_.take() > 0) {
       const LineInfo* line = el_line(edit_);
-      stopped_by_ = line->lastchar == line->buffer ? LineEnd::interrupted : LineEnd::cleared;
+      stopped_by_ = line->lastchar == line->buffer ? LineEnd::interrupted : LineEnd::discarded;
       return true;
     }
     if (interrupts_.take_redraw()) {

@@ -7,16 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "uma-cli/chat/interrupts.h"
+#include "uma-cli/interrupts.h"
 
 namespace uma::cli {
 
 enum class LineEnd {
   line,
-  cleared,      // Ctrl-C after some text: the line was discarded.
+  discarded,    // Ctrl-C after some text: the line was discarded.
   interrupted,  // Ctrl-C on an empty line.
   end_of_input,
-  leave,  // SIGTERM or SIGHUP.
+  must_leave,  // SIGTERM or SIGHUP.
 };
 
 struct Line {
@@ -37,14 +37,14 @@ class LineReader {
   [[nodiscard]] virtual bool is_terminal() const = 0;
 };
 
-// Reads lines of `fd` without prompts. A line longer than any request ends the input.
+// Reads lines of `fd` without prompts. A line of more than kTextBytesMax (text_input.h) ends the input. Borrows both.
 std::unique_ptr<LineReader> read_lines_from(int fd, Interrupts& interrupts);
-
-// The longest text with which all of them begin.
-[[nodiscard]] std::string common_beginning(const std::vector<std::string>& texts);
 
 // Edits lines on standard input and shows them on `output` (stdout or stderr), with the history of `history_path` (empty: in
 // memory only). At most one exists in a process, because libedit owns the terminal's modes while a line is read.
 std::unique_ptr<LineReader> edit_lines(std::FILE* output, std::string history_path, Interrupts& interrupts);
+
+// The longest text with which all `texts` begin.
+[[nodiscard]] std::string common_beginning(const std::vector<std::string>& texts);
 
 }  // namespace uma::cli

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "uma-cli/chat/interrupts.h"
+#include "uma-cli/interrupts.h"
 #include "uma-cli/models/http.h"
 #include "uma-cli/models/part_file.h"
 #include "uma-cli/progress.h"

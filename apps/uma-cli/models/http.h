@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "uma-cli/chat/interrupts.h"
+#include "uma-cli/interrupts.h"
 #include "uma-cli/models/url.h"
 #include "uma-cli/result.h"
 

@@ -4,11 +4,14 @@
 #include <cctype>
 #include <format>
 #include <iterator>
+#include <map>
 #include <ranges>
+#include <utility>
 
 #include <boost/json/parse.hpp>
 
 #include "base/text.h"
+#include "core/model_file_name.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/format.h"
 #include "uma-cli/printable.h"
@@ -48,27 +51,97 @@ bool is_companion(const HubFile& file) {
   return has_word(name, "mmproj", "-._") || has_word(name, "imatrix", "-._");
 }
 
-std::vector<HubFile> with_quant(const std::vector<HubFile>& models, std::string_view quant) {
+// The files of one model: all of its pieces that the listing has, in their order.
+using Files = std::vector<HubFile>;
+
+std::vector<Files> group_pieces(const std::vector<HubFile>& files) {
+  std::map<std::string, Files> groups;  // By the name of the first piece.
+  for (const HubFile& file : files) {
+    const auto split = parse_split_name(file.path);
+    groups[split ? split->file(0) : file.path].push_back(file);
+  }
+  std::vector<Files> models;
+  for (auto& [first, pieces] : groups) {
+    std::ranges::sort(pieces, {}, &HubFile::path);
+    const auto twice = std::ranges::unique(pieces, {}, &HubFile::path);
+    pieces.erase(twice.begin(), twice.end());
+    models.push_back(std::move(pieces));
+  }
+  return models;
+}
+
+std::vector<Files> with_name(const std::vector<Files>& models, std::string_view name) {
+  const auto with = [&](auto name_of) {
+    std::vector<Files> found;
+    std::ranges::copy_if(models, std::back_inserter(found), [&](const Files& files) {
+      return std::ranges::any_of(files, [&](const HubFile& file) { return name_of(file) == name; });
+    });
+    return found;
+  };
+  std::vector<Files> found = with([](const HubFile& file) { return std::string_view(file.path); });
+  return found.empty() ? with([](const HubFile& file) { return base_name(file.path); }) : found;
+}
+
+std::vector<Files> with_quant(const std::vector<Files>& models, std::string_view quant) {
   // A quant such as q4_0 matches q4_0 rather than q4_0_4_4.
-  std::vector<HubFile> found;
+  std::vector<Files> found;
   for (const std::string_view separators : {"-.", "-._"}) {
-    std::ranges::copy_if(models, std::back_inserter(found), [&](const HubFile& file) {
-      return has_word(lower_ascii(base_name(file.path)), lower_ascii(quant), separators);
+    std::ranges::copy_if(models, std::back_inserter(found), [&](const Files& files) {
+      return has_word(lower_ascii(base_name(files.front().path)), lower_ascii(quant), separators);
     });
     if (!found.empty()) break;
   }
   return found;
 }
 
-std::string choices(std::vector<HubFile> files) {
-  std::ranges::sort(files, {}, &HubFile::path);
+std::string size_text(const Files& files) {
+  std::uint64_t bytes = 0;
+  for (const HubFile& file : files) {
+    if (!file.size) return "?";
+    bytes += *file.size;
+  }
+  return human_bytes(static_cast<double>(bytes));
+}
+
+std::string choices(const std::vector<Files>& models) {
   Table table({{""}, {"", Align::right}});
-  for (const HubFile& file : files | std::views::take(kChoicesMax))
-    table.add({"  " + file.path, file.size ? human_bytes(static_cast<double>(*file.size)) : "?"});
+  for (const Files& files : models | std::views::take(kChoicesMax))
+    table.add({"  " + files.front().path, size_text(files)});
   std::string text = table.text();
-  if (files.size() > kChoicesMax) text += std::format("  and {} more\n", files.size() - kChoicesMax);
+  if (models.size() > kChoicesMax) text += std::format("  and {} more\n", models.size() - kChoicesMax);
   text.pop_back();
   return text;
+}
+
+// The projector of the model: of those that bear its name or none, else the only one, the one whose numbers need least care.
+std::optional<HubFile> projector_for(const HubFile& model, const std::vector<Files>& all) {
+  const auto split = parse_split_name(model.path);
+  const std::string pair = pairing_name(base_name(split ? std::string_view(split->stem) : model.path));
+  std::vector<HubFile> named;
+  std::vector<HubFile> others;
+  for (const Files& files : all) {
+    const std::string_view name = base_name(files.front().path);
+    if (files.size() > 1 || !is_gguf(files.front()) || !has_word(lower_ascii(name), "mmproj", "-._")) continue;
+    const std::string own = pairing_name(name);
+    (own.empty() || own == pair ? named : others).push_back(files.front());
+  }
+  if (named.empty() && others.size() == 1) return others.front();
+  for (const std::string_view format : {"f16", "bf16", "q8_0"}) {
+    for (const HubFile& file : named) {
+      if (has_word(lower_ascii(base_name(file.path)), format, "-._")) return file;
+    }
+  }
+  return named.empty() ? std::nullopt : std::optional(named.front());
+}
+
+Result<HubModel> whole_model(Files files, const HubName& name, std::optional<HubFile> projector) {
+  const auto split = parse_split_name(files.front().path);
+  if (split && files.size() != static_cast<std::size_t>(split->count)) {
+    return fail(ExitCode::protocol,
+                std::format("{} has only {} of the {} pieces of {}", name.repo, files.size(), split->count,
+                            printable_line(split->file(0))));
+  }
+  return HubModel{.files = std::move(files), .projector = std::move(projector)};
 }
 
 }  // namespace
@@ -116,37 +189,24 @@ std::string next_page(std::string_view link_header) {
   return "";
 }
 
-Result<HubFile> choose_file(const std::vector<HubFile>& files, const HubName& name) {
-  std::vector<HubFile> ggufs;
-  std::ranges::copy_if(files, std::back_inserter(ggufs), is_gguf);
-  std::vector<HubFile> found;
+Result<HubModel> choose_model(const std::vector<HubFile>& listing, const HubName& name) {
+  const std::vector<Files> all = group_pieces(listing);
+  std::vector<Files> found;
   if (!name.pick.empty()) {
-    const auto is_model = [](const HubFile& file) { return is_gguf(file) || is_safetensors(file); };
-    std::ranges::copy_if(files, std::back_inserter(found),
-                         [&](const HubFile& file) { return is_model(file) && file.path == name.pick; });
-    if (found.empty()) {
-      std::ranges::copy_if(files, std::back_inserter(found),
-                           [&](const HubFile& file) { return is_model(file) && base_name(file.path) == name.pick; });
-    }
-    if (found.size() == 1) {
-      if (is_split_name(found.front().path)) return refuse_split(found.front().path);
-      return found.front();
-    }
+    found = with_name(all, name.pick);
+    std::erase_if(found, [](const Files& files) { return !is_gguf(files.front()) && !is_safetensors(files.front()); });
   }
-
-  std::vector<HubFile> models;
-  std::ranges::copy_if(ggufs, std::back_inserter(models),
-                       [](const HubFile& file) { return !is_companion(file) && !is_split_name(file.path); });
-  std::vector<HubFile> pieces;
-  std::ranges::copy_if(ggufs, std::back_inserter(pieces), [](const HubFile& file) { return is_split_name(file.path); });
+  std::vector<Files> models = all;
+  std::erase_if(models, [](const Files& files) { return !is_gguf(files.front()) || is_companion(files.front()); });
   if (found.empty()) {
     const bool has_choice = name.pick.empty() && models.size() > 1;
     found = name.pick.empty() && !has_choice ? models : with_quant(models, has_choice ? kPreferred : name.pick);
   }
-  if (found.size() == 1) return found.front();
-  const std::vector<HubFile> matching_pieces = name.pick.empty() ? pieces : with_quant(pieces, name.pick);
-  if (found.empty() && !matching_pieces.empty() && (models.empty() || !name.pick.empty()))
-    return refuse_split(matching_pieces.front().path);
+  if (found.size() == 1) {
+    Files& files = found.front();
+    auto projector = is_gguf(files.front()) && !is_companion(files.front()) ? projector_for(files.front(), all) : std::nullopt;
+    return whole_model(std::move(files), name, std::move(projector));
+  }
   if (models.empty())
     return fail(ExitCode::usage, std::format("{} has no model in GGUF format: name another repository, or a safetensors file "
                                              "of Stable Diffusion by its whole name",

@@ -25,9 +25,15 @@ struct HubFile {
 [[nodiscard]] Result<std::vector<HubFile>> parse_listing(std::string_view json);
 [[nodiscard]] std::string next_page(std::string_view link_header);
 
-// Chooses the file that `name` means: the exact file name, else the only .gguf file whose name contains the quant as a word in
-// either case. Without either: the only .gguf file, else the q4_k_m file. Fails with a list of choices if several files or none
-// match. Projectors and importance matrices match only by their exact names, pieces of a split model never.
-[[nodiscard]] Result<HubFile> choose_file(const std::vector<HubFile>& files, const HubName& name);
+// A model of a repository.
+struct HubModel {
+  std::vector<HubFile> files;           // One, or all pieces of a split model in their order.
+  std::optional<HubFile> projector{};  // What encodes images or sound for it.
+};
+
+// Chooses the model that `name` means: that of the exact file name, else the only one in GGUF whose name contains the quant as
+// a word in either case. Without either: the only one in GGUF, else that of q4_k_m. Fails with a list of choices if several
+// models or none match, and if a piece is missing. Projectors and importance matrices are models only by their exact names.
+[[nodiscard]] Result<HubModel> choose_model(const std::vector<HubFile>& files, const HubName& name);
 
 }  // namespace uma::cli

@@ -16,9 +16,13 @@ std::vector<HubFile> files(std::initializer_list<const char*> paths) {
   return list;
 }
 
+// The model's files, and behind a plus its projector.
 std::string chosen(const std::vector<HubFile>& list, const char* pick) {
-  auto file = choose_file(list, {.repo = "a/b", .pick = pick});
-  return file ? file->path : "refused: " + file.error().message;
+  const auto model = choose_model(list, {.repo = "a/b", .pick = pick});
+  if (!model) return "refused: " + model.error().message;
+  std::string text;
+  for (const HubFile& file : model->files) text += (text.empty() ? "" : ", ") + file.path;
+  return text + (model->projector ? " + " + model->projector->path : "");
 }
 
 TEST(Hub, AsksForAddressesThatNamesCannotBreak) {
@@ -50,17 +54,17 @@ TEST(Hub, FollowsItsPages) {
   EXPECT_EQ(next_page(""), "");
 }
 
-TEST(ChooseFile, TakesTheOnlyModelOrTheUsualQuant) {
-  EXPECT_EQ(chosen(files({"README.md", "m.gguf", "mmproj-m-f16.gguf"}), ""), "m.gguf");
+TEST(ChooseModel, TakesTheOnlyModelOrTheUsualQuant) {
+  EXPECT_EQ(chosen(files({"README.md", "m.gguf", "imatrix.gguf"}), ""), "m.gguf");
   EXPECT_EQ(chosen(files({"m-Q4_K_M.gguf", "m-Q8_0.gguf"}), ""), "m-Q4_K_M.gguf");
   EXPECT_THAT(chosen(files({"m-Q8_0.gguf", "m-F16.gguf"}), ""),
               AllOf(HasSubstr("several models"), HasSubstr("  m-F16.gguf   1.0 KiB")));
   EXPECT_THAT(chosen(files({"README.md"}), ""), HasSubstr("no model"));
 }
 
-TEST(ChooseFile, TakesAQuantAsAWholeWordInEitherCase) {
+TEST(ChooseModel, TakesAQuantAsAWholeWordInEitherCase) {
   const auto list =
-      files({"m.Q4_0.gguf", "m.Q4_0_4_4.gguf", "m.IQ4_XS.gguf", "m.Q5_K_M.gguf", "m.Q5_K_S.gguf", "mmproj-Q8_0.gguf"});
+      files({"m.Q4_0.gguf", "m.Q4_0_4_4.gguf", "m.IQ4_XS.gguf", "m.Q5_K_M.gguf", "m.Q5_K_S.gguf", "imatrix-Q8_0.gguf"});
   EXPECT_EQ(chosen(list, "q4_0"), "m.Q4_0.gguf");
   EXPECT_EQ(chosen(list, "q4_0_4_4"), "m.Q4_0_4_4.gguf");
   EXPECT_EQ(chosen(list, "iq4_xs"), "m.IQ4_XS.gguf");
@@ -69,9 +73,9 @@ TEST(ChooseFile, TakesAQuantAsAWholeWordInEitherCase) {
   EXPECT_THAT(chosen(list, "q5_k"), AllOf(HasSubstr("several models"), HasSubstr("Q5_K_M"), Not(HasSubstr("Q4_0"))));
 }
 
-TEST(ChooseFile, TakesAnExactNameBeforeAnything) {
+TEST(ChooseModel, TakesAnExactNameBeforeAnything) {
   const auto list = files({"a/m-q8_0.gguf", "b/m-q8_0.gguf", "mmproj-m.gguf"});
-  EXPECT_EQ(chosen(list, "b/m-q8_0.gguf"), "b/m-q8_0.gguf");
+  EXPECT_EQ(chosen(list, "b/m-q8_0.gguf"), "b/m-q8_0.gguf + mmproj-m.gguf");
   EXPECT_EQ(chosen(list, "mmproj-m.gguf"), "mmproj-m.gguf");
   const auto pictures = files({"model_index.json", "sd.safetensors", "unet/part.safetensors"});
   EXPECT_EQ(chosen(pictures, "sd.safetensors"), "sd.safetensors");
@@ -80,15 +84,27 @@ TEST(ChooseFile, TakesAnExactNameBeforeAnything) {
   EXPECT_THAT(chosen(list, "m-q8_0.gguf"), HasSubstr("several models"));
 }
 
-TEST(ChooseFile, RefusesASplitModel) {
-  const auto list = files({"m-q8_0-00001-of-00002.gguf", "m-q8_0-00002-of-00002.gguf", "m-q2_k.gguf"});
-  EXPECT_EQ(chosen(list, ""), "m-q2_k.gguf");
-  EXPECT_THAT(chosen(list, "q8_0"), HasSubstr("split over several files"));
-  EXPECT_THAT(chosen(list, "m-q8_0-00001-of-00002.gguf"), HasSubstr("split over several files"));
-  EXPECT_THAT(chosen(files({"m-00001-of-00002.gguf", "m-00002-of-00002.gguf"}), ""), HasSubstr("split over several files"));
+TEST(ChooseModel, TakesAllPiecesOfASplitModel) {
+  const auto list = files({"m-q8_0-00002-of-00002.gguf", "m-q2_k.gguf", "m-q8_0-00001-of-00002.gguf"});
+  const std::string both = "m-q8_0-00001-of-00002.gguf, m-q8_0-00002-of-00002.gguf";
+  EXPECT_EQ(chosen(list, "q8_0"), both);
+  EXPECT_EQ(chosen(list, "m-q8_0-00002-of-00002.gguf"), both);
+  EXPECT_THAT(chosen(list, ""), AllOf(HasSubstr("several models"), HasSubstr("m-q8_0-00001-of-00002.gguf   2.0 KiB")));
+  const auto without_second = files({"m-00001-of-00003.gguf", "m-00003-of-00003.gguf", "m-00003-of-00003.gguf"});
+  EXPECT_THAT(chosen(without_second, ""), HasSubstr("only 2 of the 3 pieces of m-00001-of-00003.gguf"));
 }
 
-TEST(ChooseFile, ListsChoicesSafely) {
+TEST(ChooseModel, AddsItsProjector) {
+  EXPECT_EQ(chosen(files({"m-Q4_K_M.gguf", "mmproj-BF16.gguf", "mmproj-F32.gguf", "mmproj-F16.gguf"}), ""),
+            "m-Q4_K_M.gguf + mmproj-F16.gguf");
+  const auto two = files({"a-Q8_0.gguf", "b-Q8_0.gguf", "mmproj-a-f16.gguf", "mmproj-b-q8_0.gguf", "mmproj-b-f32.gguf"});
+  EXPECT_EQ(chosen(two, "a-Q8_0.gguf"), "a-Q8_0.gguf + mmproj-a-f16.gguf");
+  EXPECT_EQ(chosen(two, "b-Q8_0.gguf"), "b-Q8_0.gguf + mmproj-b-q8_0.gguf");
+  EXPECT_EQ(chosen(files({"c-Q8_0.gguf", "mmproj-a-f16.gguf", "mmproj-b-f16.gguf"}), ""), "c-Q8_0.gguf");
+  EXPECT_EQ(chosen(files({"c-Q8_0.gguf", "mmproj-a-f16.gguf"}), ""), "c-Q8_0.gguf + mmproj-a-f16.gguf");
+}
+
+TEST(ChooseModel, ListsChoicesSafely) {
   EXPECT_THAT(chosen(files({"x\x1b[2J-q8_0.gguf", "y.gguf"}), ""), Not(HasSubstr("\x1b")));
 }
 

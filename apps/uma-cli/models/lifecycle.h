@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "uma-cli/chat/interrupts.h"
+#include "uma-cli/interrupts.h"
 #include "uma-cli/client.h"
 #include "uma-cli/output.h"
 #include "uma-cli/result.h"

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "base/sha256.h"
-#include "uma-cli/chat/interrupts.h"
+#include "uma-cli/interrupts.h"
 #include "uma-cli/result.h"
 #include "uma-cli/resume.h"
 

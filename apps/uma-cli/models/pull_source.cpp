@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "base/utf8.h"
+#include "core/model_file_name.h"
 #include "uma-cli/printable.h"
 
 namespace uma::cli {
@@ -71,7 +72,6 @@ Result<std::string> safe_file_name(std::string_view path) {
     return fail(ExitCode::usage,
                 std::format("\"{}\" is not a valid file name here: choose one with --out FILE", printable_line(name)));
   }
-  if (is_split_name(name)) return refuse_split(name);
   if (!is_model_name(name))
     return fail(ExitCode::usage, std::format("{} does not end in .gguf or .safetensors: choose a name with --out FILE", name));
   return name;
@@ -88,20 +88,24 @@ Result<std::string> file_name_of_url(const Url& url) {
   return safe_file_name(*name);
 }
 
-bool is_split_name(std::string_view name) {
-  constexpr std::string_view kShape = "-00000-of-00000.gguf";
-  if (name.size() < kShape.size()) return false;
-  const std::string_view end = name.substr(name.size() - kShape.size());
-  return std::ranges::equal(end, kShape, [](char c, char shape) {
-    const auto byte = static_cast<unsigned char>(c);
-    return shape == '0' ? std::isdigit(byte) != 0 : std::tolower(byte) == shape;
-  });
+Result<std::vector<Url>> urls_of_model(const Url& url) {
+  const std::size_t path = url.text.find('/', url.text.find("://") + 3);
+  if (path == std::string::npos) return std::vector{url};
+  const std::size_t end = path + url.path.size();
+  std::vector<Url> urls;
+  for (const std::string& file : model_files(url.text.substr(0, end))) {
+    auto piece = parse_url(file + url.text.substr(end));
+    if (!piece) return std::unexpected(piece.error());
+    urls.push_back(std::move(*piece));
+  }
+  return urls;
 }
 
-std::unexpected<Failure> refuse_split(std::string_view name) {
-  return fail(ExitCode::usage, std::format("{} is one piece of a model that is split over several files, which pull does not "
-                                           "fetch: choose a model in one file",
-                                           printable_line(name)));
+std::string projector_name(std::string_view file, std::string_view model) {
+  const auto split = parse_split_name(model);
+  const std::string pair = pairing_name(split ? split->stem : model);
+  if (pair.empty() || pairing_name(file) == pair) return std::string(file);
+  return std::format("mmproj-{}.gguf", pair);
 }
 
 std::string models_folder(std::string_view data_home, std::string_view home) {

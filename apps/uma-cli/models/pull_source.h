@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "uma-cli/models/url.h"
 #include "uma-cli/result.h"
@@ -25,9 +26,12 @@ using Source = std::variant<Url, HubName>;
 [[nodiscard]] Result<std::string> file_name_of_url(const Url& url);
 [[nodiscard]] Result<std::string> safe_file_name(std::string_view path);
 
-// Whether the file is one piece of a split model, such as NAME-00001-of-00003.gguf.
-[[nodiscard]] bool is_split_name(std::string_view name);
-[[nodiscard]] std::unexpected<Failure> refuse_split(std::string_view name);
+// The URL of each file of the model of which `url` is a file: of all its pieces, if its name is that of one.
+[[nodiscard]] Result<std::vector<Url>> urls_of_model(const Url& url);
+
+// The name under which the projector `file` goes with the model `model`, which both are names of files: its own, unless the
+// registry would not pair them (uma::pairing_name).
+[[nodiscard]] std::string projector_name(std::string_view file, std::string_view model);
 
 // $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models. Empty if the environment names no home folder.
 [[nodiscard]] std::string models_folder(std::string_view data_home, std::string_view home);

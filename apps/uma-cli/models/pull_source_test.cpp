@@ -60,17 +60,31 @@ TEST(FileName, IsTheLastComponentDecoded) {
   EXPECT_EQ(name("https://h/my%20model.GGUF").value(), "my model.GGUF");
   for (const char* url : {"https://h/", "https://h/a/", "https://h/.gguf", "https://h/.hidden.gguf", "https://h/..%2Fx.gguf",
                           "https://h/a%00.gguf", "https://h/%1b[2J.gguf", "https://h/%ff.gguf", "https://h/x.bin",
-                          "https://h/%zz.gguf", "https://h/x%2", "https://h/m-00001-of-00003.gguf"}) {
+                          "https://h/%zz.gguf", "https://h/x%2"}) {
     EXPECT_FALSE(name(url).has_value()) << url;
   }
   EXPECT_FALSE(safe_file_name(std::string(300, 'a') + ".gguf").has_value());
 }
 
-TEST(FileName, KnowsThePiecesOfASplitModel) {
-  EXPECT_TRUE(is_split_name("m-00001-of-00003.gguf"));
-  EXPECT_TRUE(is_split_name("sub/m-00002-OF-00003.GGUF"));
-  EXPECT_FALSE(is_split_name("m-1-of-3.gguf"));
-  EXPECT_FALSE(is_split_name("of-00003.gguf"));
+TEST(UrlsOfModel, AreThoseOfAllItsPieces) {
+  const auto urls = [](const char* text) {
+    const auto all = urls_of_model(*parse_url(text));
+    std::vector<std::string> texts;
+    for (const Url& url : *all) texts.push_back(url.text);
+    return texts;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(urls("https://h/a/m-00002-of-00003.gguf?key=/m"),
+            (Texts{"https://h/a/m-00001-of-00003.gguf?key=/m", "https://h/a/m-00002-of-00003.gguf?key=/m",
+                   "https://h/a/m-00003-of-00003.gguf?key=/m"}));
+  EXPECT_EQ(urls("https://h/m.gguf?file=m-00001-of-00003.gguf"), (Texts{"https://h/m.gguf?file=m-00001-of-00003.gguf"}));
+}
+
+TEST(ProjectorName, PairsItWithTheModel) {
+  EXPECT_EQ(projector_name("mmproj-F16.gguf", "Sees-4b-Q4_K_M.gguf"), "mmproj-sees-4b.gguf");
+  EXPECT_EQ(projector_name("mmproj-F16.gguf", "Sees-4b-Q4_K_M-00001-of-00005.gguf"), "mmproj-sees-4b.gguf");
+  EXPECT_EQ(projector_name("mmproj-sees-4b-F16.gguf", "Sees-4b-Q4_K_M.gguf"), "mmproj-sees-4b-F16.gguf");
+  EXPECT_EQ(projector_name("mmproj-F16.gguf", "model-q4_0.gguf"), "mmproj-F16.gguf");
 }
 
 TEST(ModelsFolder, IsUnderTheDataHome) {

@@ -12,6 +12,8 @@
 #include <sys/syscall.h>
 #include <vector>
 
+#include "base/system/sanitizer.h"
+
 namespace uma::umad {
 namespace {
 
@@ -63,7 +65,7 @@ constexpr sock_filter jump(int code, std::uint32_t value, std::uint8_t then, std
 }  // namespace
 
 bool confine() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if UMA_HAS_SANITIZER
   return true;  // The sanitizers make other calls.
 #else
   if (kArchitecture == 0) return true;

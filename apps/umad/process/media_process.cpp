@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/system/descriptors.h"
+#include "base/system/sanitizer.h"
 #include "base/system/thread_name.h"
 #include "image/image_header.h"
 #include "umad/process/child_process.h"
@@ -309,7 +310,7 @@ int run_media_command(const std::vector<std::string>& arguments) {
   set_thread_name("umad-media");
   yield_to_others(kMediaNiceness);
   set_limit(RLIMIT_CORE, 0, 0);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // Their shadow memory would count.
+#if !UMA_HAS_SANITIZER  // Their shadow memory would count.
   set_limit(RLIMIT_DATA, kMediaDataBytesMax, kMediaDataBytesMax);
 #endif
   return MediaAnswering::run();

@@ -17,6 +17,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/system/sanitizer.h"
 #include "umad/process/confine.h"
 
 namespace uma::umad {
@@ -129,7 +130,7 @@ TEST_F(MediaProcess, IsForUmadAlone) {
   EXPECT_EQ(run_media_command({"decode-media", "1"}), 1);
 }
 
-#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__linux__) && !UMA_HAS_SANITIZER
 TEST(Confine, LeavesNothingButComputing) {
   const auto is_denied = [](auto result) { return static_cast<long>(result) == -1 && errno == EPERM; };
   EXPECT_EXIT(

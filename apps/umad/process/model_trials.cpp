@@ -15,7 +15,7 @@
 #include "base/system/file_calls.h"
 #include "base/system/thread_name.h"
 #include "base/thrown.h"
-#include "llm/file/gguf_files.h"
+#include "core/model_file_name.h"
 #include "llm/file/trial_load.h"
 #include "umad/data_dir.h"
 
@@ -289,7 +289,7 @@ Expected<std::string> ModelTrials::identity_of(const std::string& path) {
     const bool is_same =
         known != known_.end() && known->second.bytes == status.st_size && known->second.modified_ns == changed_ns;
     // The other files of a split model may have changed.
-    if (is_same && !llm::parse_split_name(path)) return known->second.identity;
+    if (is_same && !parse_split_name(path)) return known->second.identity;
   }
   auto identity = llm::trial_identity(path);
   if (!identity) return identity;

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/system/sanitizer.h"
 #include "base/system/thread_name.h"
 #include "base/system/unique_fd.h"
 #include "llm/file/trial_load.h"
@@ -220,7 +221,7 @@ int run_trial_command(const std::vector<std::string>& arguments) {
   ::setrlimit(RLIMIT_CORE, &no_core);
   const rlimit cpu{.rlim_cur = kCpuSecondsMax, .rlim_max = kCpuSecondsMax + 1};
   ::setrlimit(RLIMIT_CPU, &cpu);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // Their shadow memory would count.
+#if !UMA_HAS_SANITIZER  // Their shadow memory would count.
   const rlim_t bytes_max = data_bytes_max(file);
   const rlimit data{.rlim_cur = bytes_max, .rlim_max = bytes_max};
   ::setrlimit(RLIMIT_DATA, &data);

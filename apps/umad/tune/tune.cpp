@@ -87,10 +87,10 @@ constexpr std::chrono::milliseconds kWatched{1000};  // Observed before anything
 class OtherPrograms {
  public:
   explicit OtherPrograms(const Clock& clock)
-      : clock_(clock), begin_(clock.now()), begin_s_(machine_cpu_s() - process_cpu_s()) {}
+      : clock_(clock), begin_(clock.now()), begin_s_(busy_cpu_s() - process_cpu_s()) {}
   [[nodiscard]] double cores() const {
     const double seconds = to_ms(clock_.now() - begin_) / 1000;
-    return seconds > 0 ? (machine_cpu_s() - process_cpu_s() - begin_s_) / seconds : 0;
+    return seconds > 0 ? (busy_cpu_s() - process_cpu_s() - begin_s_) / seconds : 0;
   }
 
  private:

@@ -7,7 +7,7 @@
 
 namespace uma {
 
-std::optional<double> busy_processors_s(const std::string& /*stat_path*/) {
+std::optional<double> busy_processors_s(const std::string& /*stat_path*/, Stolen /*stolen*/) {
 #ifdef __APPLE__
   host_cpu_load_info_data_t load{};
   mach_msg_type_number_t count = HOST_CPU_LOAD_INFO_COUNT;

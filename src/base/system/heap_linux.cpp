@@ -9,6 +9,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/system/sanitizer.h"
+
 namespace uma {
 namespace {
 
@@ -47,7 +49,7 @@ void give_back_free_memory() {
 }  // namespace uma
 
 // The other forms of operator delete call this one, apart from those with an alignment. Sanitizers have their own.
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__GLIBC__) && !UMA_HAS_SANITIZER
 // The library's operator new takes its memory from malloc(), too.
 // NOLINTNEXTLINE(misc-new-delete-overloads)
 void operator delete(void* place) noexcept {

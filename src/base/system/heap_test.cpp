@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "base/system/memory_info.h"
+#include "base/system/sanitizer.h"
 
 namespace uma {
 namespace {
@@ -28,7 +29,7 @@ std::unique_ptr<char[]> block(std::size_t bytes) {
 class Heap : public ::testing::Test {
  protected:
   void SetUp() override {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if UMA_HAS_SANITIZER
     GTEST_SKIP() << "the sanitizers have an allocator of their own";
 #endif
     give_back_large_blocks();

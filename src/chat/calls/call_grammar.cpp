@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <format>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -34,6 +35,25 @@ enum class Use : std::uint8_t {
   forced,  // One way to write each call.
   begun,   // All ways in which models write them.
 };
+
+// Calls `call` with the index and the function of each tool that may be called, until it returns an error. Requires: the tools
+// as the decoders of requests checked them.
+Expected<Unit> for_each_callable(const boost::json::value& tools, const ChatOptions& options,
+                                 const std::function<Expected<Unit>(std::size_t, const boost::json::object&)>& call) {
+  for (std::size_t i = 0; i < tools.as_array().size(); ++i) {
+    const boost::json::object& function = tools.as_array()[i].at("function").as_object();
+    if (!options.may_call(std::string_view(function.at("name").as_string()))) continue;
+    if (auto done = call(i, function); !done) return done;
+  }
+  return Unit{};
+}
+
+Expected<boost::json::value> parse_tools(const ChatOptions& options) {
+  boost::system::error_code problem;
+  boost::json::value tools = json::parse(options.tools, {}, problem);
+  if (problem) return fail(ErrorCode::proto_field, "field \"tools\" is not valid JSON");
+  return tools;
+}
 
 std::string parameters_field(std::size_t tool) {
   return std::format("tools[{}].function.parameters", tool);
@@ -134,6 +154,7 @@ class CallGrammarWriter {
   }
 
   [[nodiscard]] std::string gbnf() const {
+    // call_rules.cpp and nested_rules.cpp use these names.
     constexpr std::string_view kShared = R"gbnf(ws ::= [ \t\n]{0,16}
 any ::= [ !-;=-~]{0,64} | [^<\n]{0,16}
 any-name ::= [^<\n]{0,64}
@@ -489,60 +510,54 @@ Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const Reply
                                                                      grammar::LeftOut* left_out) {
   grammar::LeftOut unread;
   grammar::LeftOut& left = left_out == nullptr ? unread : *left_out;
-  boost::system::error_code problem;
-  const boost::json::value tools = json::parse(options.tools, {}, problem);
-  if (problem) return fail(ErrorCode::proto_field, "field \"tools\" is not valid JSON");
+  const auto tools = parse_tools(options);
+  if (!tools) return std::unexpected(tools.error());
   const auto make = [&](bool strict_schemas_only) -> Expected<std::shared_ptr<const grammar::Grammar>> {
     CallGrammarWriter rules(*format.family, Use::begun, strict_schemas_only, left);
-    for (std::size_t i = 0; i < tools.as_array().size(); ++i) {
-      const boost::json::object& function = tools.as_array()[i].at("function").as_object();
-      if (!options.may_call(std::string_view(function.at("name").as_string()))) continue;
-      if (auto added = rules.add_tool(i, function); !added) return std::unexpected(added.error());
-    }
-    if (auto added = rules.add_no_calls(tools.as_array().size()); !added) return std::unexpected(added.error());
+    const auto all = for_each_callable(*tools, options, [&](std::size_t i, const auto& function) { return rules.add_tool(i, function); });
+    if (!all) return std::unexpected(all.error());
+    if (auto added = rules.add_no_calls(tools->as_array().size()); !added) return std::unexpected(added.error());
     std::string root;
     for (const CallForm& form : format.family->calls) {
       const std::string calls = rules.calls(form, options.has_parallel_calls ? kGrammarCallsMax : 1);
-      if (!calls.empty()) root += (root.empty() ? "" : " | ") + calls;
+      if (!calls.empty()) add_alternative(root, calls);
     }
     return grammar::Grammar::parse(std::format("root ::= {}\n{}", root, rules.gbnf()));
   };
-  // Schemas that have grammars alone may exceed the limits together.
+  // Schemas that have a grammar each may exceed the limits together.
   auto grammar = make(false);
   if (grammar || left.refuses()) return grammar;
   left.resize(0);
   auto loose = make(true);
   bool has_strict = false;
-  for (std::size_t i = 0; i < tools.as_array().size(); ++i) {
-    const boost::json::object& function = tools.as_array()[i].at("function").as_object();
-    if (!options.may_call(std::string_view(function.at("name").as_string()))) continue;
+  (void)for_each_callable(*tools, options, [&](std::size_t i, const boost::json::object& function) -> Expected<Unit> {
     has_strict |= CallGrammarWriter::is_strict(function);
     if (!CallGrammarWriter::is_strict(function) && function.contains("parameters")) left.add(parameters_field(i) + "#", "");
-  }
-  return loose || has_strict ? loose : nullptr;
+    return Unit{};
+  });
+  if (!loose && !has_strict) return nullptr;
+  return loose;
 }
 
 bool has_strict_tool(const ChatOptions& options) {
-  boost::system::error_code problem;
-  const boost::json::value parsed = json::parse(options.tools, {}, problem);
-  return !problem && std::ranges::any_of(parsed.as_array(), [&](const boost::json::value& tool) {
-    const boost::json::object& function = tool.at("function").as_object();
-    return CallGrammarWriter::is_strict(function) && options.may_call(std::string_view(function.at("name").as_string()));
-  });
+  bool has_strict = false;
+  if (const auto tools = parse_tools(options)) {
+    (void)for_each_callable(*tools, options, [&](std::size_t, const boost::json::object& function) -> Expected<Unit> {
+      has_strict |= CallGrammarWriter::is_strict(function);
+      return Unit{};
+    });
+  }
+  return has_strict;
 }
 
 Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions& options, std::string_view prompt,
                                    grammar::LeftOut* left_out) {
   grammar::LeftOut unread;
-  boost::system::error_code problem;
-  const boost::json::value tools = json::parse(options.tools, {}, problem);
+  const auto tools = parse_tools(options);
+  if (!tools) return std::unexpected(tools.error());
   CallGrammarWriter rules(*format.family, Use::forced, false, left_out == nullptr ? unread : *left_out);
-  for (std::size_t i = 0; !problem && i < tools.as_array().size(); ++i) {
-    const boost::json::object& function = tools.as_array()[i].at("function").as_object();
-    const std::string_view name = function.at("name").as_string();
-    if (!options.may_call(name)) continue;
-    if (auto added = rules.add_tool(i, function); !added) return std::unexpected(added.error());
-  }
+  const auto all = for_each_callable(*tools, options, [&](std::size_t i, const auto& function) { return rules.add_tool(i, function); });
+  if (!all) return std::unexpected(all.error());
   const bool is_one = options.tool_choice == ToolChoice::named || !options.has_parallel_calls;
   CallForm form = format.family->calls.front();
   const Pattern open = pattern_of(form.open);

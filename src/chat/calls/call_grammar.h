@@ -1,5 +1,5 @@
 // Grammars of tool calls, from the notation of the model's family (family.h): for a reply that must call a tool, and for a call
-// that the model begins by itself.
+// that the model begins by itself. Pure: any thread.
 #pragma once
 
 #include <memory>

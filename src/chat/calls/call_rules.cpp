@@ -17,7 +17,7 @@
 namespace uma::chat {
 namespace {
 
-constexpr std::size_t kOrderedMembersMax = 4;
+constexpr std::size_t kAnyOrderMembersMax = 4;
 constexpr int kLooseRulesMax = 1000;     // Rules per tool.
 constexpr int kLooseValuesMax = 10'000;  // Values per tool, with repetitions; a value may refer to another part of the schema.
 // Types whose values need no rule.
@@ -39,8 +39,8 @@ std::string class_member(std::string_view character) {
   return (std::string_view("[]^\\-").contains(character) ? "\\" : "") + std::string(character);
 }
 
-// One rule for each number of characters of the mark that the text ends with (Knuth, Morris, Pratt, "Fast Pattern Matching in
-// Strings", 1977).
+// Rule N: the text so far ends with the mark's first N characters (Knuth, Morris, Pratt, "Fast Pattern Matching in Strings",
+// 1977).
 std::string rules_without(std::span<const std::string_view> mark, std::string_view name, std::string& gbnf) {
   std::string all;
   std::vector<std::string_view> distinct;
@@ -114,7 +114,7 @@ std::string any_order(const std::string& name, std::span<const CallMember> membe
   const std::string more = name + "-more";
   if (!others.empty()) gbnf += std::format("{} ::= {}\n", more, others);
   // A state is a set of required members that were written, where bit n stands for required[n], or their number.
-  const bool keeps_order = required.size() > kOrderedMembersMax;
+  const bool keeps_order = required.size() > kAnyOrderMembersMax;
   const std::size_t all = keeps_order ? required.size() : (std::size_t{1} << required.size()) - 1;
   const auto rule_of = [&](std::size_t state, std::string_view before) {
     std::string alternatives;
@@ -184,18 +184,18 @@ std::string listed_values(const boost::json::value& schema, const boost::json::v
 std::string LooseRules::arguments(const std::string& name, const boost::json::value& schema) {
   name_ = name;
   root_ = &schema;
-  rules_ = 0;
-  values_ = 0;
+  rule_count_ = 0;
+  value_count_ = 0;
   known_.clear();
-  open_.clear();
+  without_body_.clear();
   const boost::json::object* fields = schema.if_object();
   if (fields == nullptr) return "loose";
   const std::string members = members_of(*fields, true);
   if (members.empty()) return "loose";
   gbnf_ += std::format("{0} ::= \"{{\" ws {1} ws \"}}\" | \"(\" ws {1} ws \")\"\n", name, members);
-  while (!open_.empty()) {
-    const boost::json::value* part = open_.front();
-    open_.pop_front();
+  while (!without_body_.empty()) {
+    const boost::json::value* part = without_body_.front();
+    without_body_.pop_front();
     const bool is_too_large = gbnf_.size() > grammar::gbnf::kBytesMax;
     gbnf_ += std::format("{} ::= {}\n", known_.at(part), is_too_large ? "value" : body_of(part->get_object()));
   }
@@ -215,11 +215,11 @@ std::string LooseRules::members_of(const boost::json::object& schema, bool is_to
     members.push_back({.rule = std::format("{} ws [:=] ws {}", key_of(name, is_top), value_of(property)),
                        .is_required = required.contains(name)});
   }
-  return any_order(std::format("{}-members-{}", name_, rules_++), members, "ws \",\" ws", gbnf_);
+  return any_order(std::format("{}-members-{}", name_, rule_count_++), members, "ws \",\" ws", gbnf_);
 }
 
 std::string LooseRules::value_of(const boost::json::value& schema) {
-  if (rules_ >= kLooseRulesMax || values_++ >= kLooseValuesMax) return "value";
+  if (rule_count_ >= kLooseRulesMax || value_count_++ >= kLooseValuesMax) return "value";
   const boost::json::value& whole = resolved(schema, *root_);
   const boost::json::object* fields = whole.if_object();
   if (fields == nullptr) return "value";
@@ -229,14 +229,14 @@ std::string LooseRules::value_of(const boost::json::value& schema) {
     if (is_simple) return body_of_type(type->get_string(), *fields);
   }
   if (const auto known = known_.find(&whole); known != known_.end()) return known->second;
-  open_.push_back(&whole);
-  return known_[&whole] = std::format("{}-value-{}", name_, rules_++);
+  without_body_.push_back(&whole);
+  return known_[&whole] = std::format("{}-value-{}", name_, rule_count_++);
 }
 
 std::string LooseRules::body_of(const boost::json::object& schema) {
   std::string alternatives;
   if (const boost::json::array values = values_of(schema); !values.empty()) {
-    for (const boost::json::value& value : values) add_alternative(alternatives, spelled(value));
+    for (const boost::json::value& value : values) add_alternative(alternatives, spellings_of(value));
     return alternatives;
   }
   for (const std::string& type : types_of(schema)) add_alternative(alternatives, body_of_type(type, schema));
@@ -267,7 +267,7 @@ std::string LooseRules::body_of_type(std::string_view type, const boost::json::o
 }
 
 // A value of a list of values, in each way in which it may be written.
-std::string LooseRules::spelled(const boost::json::value& value) const {
+std::string LooseRules::spellings_of(const boost::json::value& value) const {
   if (value.is_bool()) return value.get_bool() ? R"("true" | "True")" : R"("false" | "False")";
   if (value.is_null()) return R"("null" | "None")";
   const std::string json = boost::json::serialize(value);

@@ -18,7 +18,7 @@ namespace uma::chat {
 
 // The text as a literal of GBNF.
 [[nodiscard]] std::string literal(std::string_view text);
-// Any text without `close`. If the first character of `close` comes again in it, rules whose names begin with `name` are added
+// Any text without `close`, which must not be empty. If the first character of `close` comes again in it, rules whose names begin with `name` are added
 // to `gbnf`.
 [[nodiscard]] std::string text_without(std::string_view close, std::string_view name, std::string& gbnf);
 
@@ -48,7 +48,7 @@ struct CallMember {
 [[nodiscard]] std::string listed_values(const boost::json::value& schema, const boost::json::value& root);
 
 // Makes rules for arguments by a schema. They keep its types, properties and listed values; of numbers also the bounds. They
-// use the rules `ws`, `loose`, `value`, `pair` and `quoted` of the caller. Each part of a schema has one rule, however often it
+// use the rules `ws`, `loose`, `value`, `pair`, `quoted` and `word` of call_grammar.cpp. Each part of a schema has one rule, however often it
 // is referred to; beyond a number of rules, or where the grammar is too large already, parts are any value.
 class LooseRules {
  public:
@@ -56,7 +56,8 @@ class LooseRules {
   LooseRules(std::string_view quote, grammar::JsonRules& numbers, std::string& gbnf)
       : quote_(quote), numbers_(numbers), gbnf_(gbnf) {}
 
-  // A rule for the arguments with their brackets. `name` begins the names of all its rules. Requires: a schema of an object.
+  // A rule for the arguments with their brackets. `name` begins the names of all its rules. `loose` (any arguments) for a
+  // schema without properties.
   [[nodiscard]] std::string arguments(const std::string& name, const boost::json::value& schema);
 
  private:
@@ -66,7 +67,7 @@ class LooseRules {
   [[nodiscard]] std::string body_of_type(std::string_view type, const boost::json::object& schema);
   // `is_top`: of the arguments themselves.
   [[nodiscard]] std::string members_of(const boost::json::object& schema, bool is_top);
-  [[nodiscard]] std::string spelled(const boost::json::value& value) const;
+  [[nodiscard]] std::string spellings_of(const boost::json::value& value) const;
   [[nodiscard]] std::string key_of(std::string_view name, bool is_top) const;
 
   const std::string_view quote_;
@@ -75,10 +76,10 @@ class LooseRules {
   // State for the current arguments.
   std::string name_;
   const boost::json::value* root_ = nullptr;
-  int rules_ = 0;
-  int values_ = 0;
+  int rule_count_ = 0;
+  int value_count_ = 0;
   std::map<const boost::json::value*, std::string> known_;  // The rules of the parts of the schema.
-  std::deque<const boost::json::value*> open_;              // Parts whose rules have a name, but no body yet.
+  std::deque<const boost::json::value*> without_body_;  // Parts whose rules have only a name yet.
 };
 
 }  // namespace uma::chat

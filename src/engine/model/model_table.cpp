@@ -15,10 +15,7 @@ constexpr Duration kLoadRetry = std::chrono::seconds(5);  // Before another load
 std::int64_t queued_for(const ServedModel& model) {
   std::int64_t queued = 0;
   for (const Lane* lane : model.lanes) queued += lane->stats().queue_depth.value();
-  // An embedding lane's queue depth includes the requests that it computes.
-  for (const EmbedLane* lane : model.embed_lanes) {
-    queued += std::max<std::int64_t>(0, lane->stats().queue_depth.value() - lane->shape().batch_texts_max);
-  }
+  for (const EmbedLane* lane : model.embed_lanes) queued += lane->backlog();
   return queued;
 }
 

@@ -211,7 +211,6 @@ Task<Expected<Result>> EmbeddingRequests::compute_in_lane(InFlight& request, Cal
   task.deadline = deadline_of(request, options);
   EmbedLane& lane = **std::ranges::min_element(served.embed_lanes, {},
                                                [](const EmbedLane* each) { return each->stats().queue_bytes.value(); });
-  if (lane.stats().queue_depth.value() >= lane.shape().batch_texts_max) source_.report_backlog(served.name);
   co_return co_await parts_.tasks.ask<Result>([&](Promise<Result> reply) {
     // Called on the lane's thread.
     task.done = [name = served.name, embedder = served.embedder, call, reply = std::move(reply)](
@@ -225,6 +224,7 @@ Task<Expected<Result>> EmbeddingRequests::compute_in_lane(InFlight& request, Cal
     };
     parts_.in_flight.set_in_lane(request, [&lane, id = request.id] { lane.cancel(id); });
     lane.post(std::move(task));
+    if (lane.backlog() > 0) source_.report_backlog(served.name);
   });
 }
 

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "base/system/heap.h"
+#include "base/system/sanitizer.h"
 #include "llm/llama_model.h"
 
 namespace uma::llm {
@@ -42,7 +43,7 @@ bool asks_for_huge_pages(const void* place) {
 class HugeBuffers : public ::testing::Test {
  protected:
   void SetUp() override {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if UMA_HAS_SANITIZER
     GTEST_SKIP() << "the sanitizers have an allocator of their own";
 #endif
   }

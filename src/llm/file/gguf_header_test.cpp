@@ -354,21 +354,5 @@ TEST_F(GgufFiles, AModelOfSeveralFilesIsTheSumOfThem) {
   EXPECT_TRUE(refusal(read_model_header(path("other.gguf"))).contains("its name must end in -00001-of-00002.gguf"));
 }
 
-TEST(SplitName, IsOfOneForm) {
-  const auto name = parse_split_name("/models/big-00002-of-00012.gguf");
-  ASSERT_TRUE(name.has_value());
-  EXPECT_EQ(name->stem, "/models/big");
-  EXPECT_EQ(name->index, 1);
-  EXPECT_EQ(name->count, 12);
-  EXPECT_EQ(name->file(11), "/models/big-00012-of-00012.gguf");
-  for (const char* other : {"big.gguf", "-00001-of-00002.gguf", "big-00000-of-00002.gguf", "big-00003-of-00002.gguf",
-                            "big-0001-of-00002.gguf", "big-00001-of-00002.bin", "big_00001-of-00002.gguf"}) {
-    EXPECT_FALSE(parse_split_name(other).has_value()) << other;
-    EXPECT_EQ(model_files(other), std::vector<std::string>{other});
-  }
-  EXPECT_EQ(model_files("/m/big-00002-of-00002.gguf"),
-            (std::vector<std::string>{"/m/big-00001-of-00002.gguf", "/m/big-00002-of-00002.gguf"}));
-}
-
 }  // namespace
 }  // namespace uma::llm

@@ -10,7 +10,7 @@
 #include "base/mutex.h"
 #include "base/system/mapped_file.h"
 #include "base/thrown.h"
-#include "llm/file/gguf_files.h"
+#include "core/model_file_name.h"
 
 namespace uma::llm {
 namespace {

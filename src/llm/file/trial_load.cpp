@@ -15,6 +15,7 @@
 
 #include "base/bytes.h"
 #include "base/system/unique_fd.h"
+#include "core/model_file_name.h"
 #include "llm/file/gguf_files.h"
 #include "llm/file/gguf_header.h"
 #include "llm/footprint.h"

@@ -14,7 +14,7 @@
 #include "core/ids.h"
 #include "core/sampling_params.h"
 #include "llm/model.h"
-#include "llm/text_finder.h"
+#include "llm/sampling/text_finder.h"
 
 namespace uma::llm {
 

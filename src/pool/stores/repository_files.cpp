@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/text.h"
-#include "llm/file/gguf_files.h"
+#include "core/model_file_name.h"
 
 namespace uma::pool {
 
@@ -78,7 +78,7 @@ void add_repository(std::string_view store, const std::string& repository, std::
   for (const std::string& path : files) {
     const std::string name = fs::path(path).filename().string();
     if (!lower_ascii(name).ends_with(".gguf")) continue;
-    const auto split = llm::parse_split_name(path);
+    const auto split = parse_split_name(path);
     if (split && split->index > 0) continue;  // The first file represents the model.
     if (lower_ascii(name).contains("mmproj")) {
       projectors.push_back(path);

@@ -41,7 +41,13 @@ void EmbedLane::post(EmbedTask task) {
   UMA_CHECK(task.images.empty() || (task.images.size() == task.texts.texts.size() && shape().reads_images));
   stats_->queue_depth.add(1);
   stats_->queue_bytes.add(static_cast<std::int64_t>(task.bytes()));
+  stats_->queue_texts.add(std::ssize(task.texts.texts));
   inbox_->push(std::move(task));
+}
+
+std::int64_t EmbedLane::backlog() const {
+  if (stats_->queue_depth.value() < 2) return 0;
+  return std::max<std::int64_t>(0, stats_->queue_texts.value() - shape().batch_texts_max);
 }
 
 void EmbedLane::cancel(RequestId id) {
@@ -382,6 +388,7 @@ void EmbedLane::keep_outputs(std::span<const Picked> texts) {
     for (image::ImageRun& run : images_of(job, job.texts_done)) run.encoded = nullptr;
     job.is_prepared = false;
     job.tokens_done += static_cast<std::int64_t>(job.asked.texts.texts[job.texts_done].tokens.size());
+    stats_->queue_texts.add(-1);
     if (++job.texts_done < job.asked.texts.texts.size()) continue;
     stats_->request.record_ms(to_ms(clock_.now() - job.asked.received));
     end(job, std::move(job.outputs));
@@ -393,6 +400,7 @@ void EmbedLane::end(Job& job, Expected<std::vector<float>> result) {
   stats_->requests_total.add();
   stats_->queue_depth.add(-1);
   stats_->queue_bytes.add(-static_cast<std::int64_t>(job.asked.bytes()));
+  stats_->queue_texts.add(static_cast<std::int64_t>(job.texts_done) - std::ssize(job.asked.texts.texts));
   share_.leave(job.asked.flow);
   std::exchange(job.asked.done, nullptr)(job.asked.texts, std::move(result));
 }

@@ -65,6 +65,7 @@ struct EmbedStats {
   Counter calls_total;
   Gauge queue_depth;  // Requests in flight; also written by the threads that post them.
   Gauge queue_bytes;  // Written in the same way.
+  Gauge queue_texts;  // Their texts that are not computed yet; written in the same way.
   Gauge threads;
   Gauge last_call_us;      // When a call last ended, by the engine's clock; 0: never.
   Gauge waiting_since_us;  // When the oldest request without a computed text was received; 0: there is none.
@@ -106,6 +107,8 @@ class EmbedLane {
   [[nodiscard]] bool is_closed() const { return closed_.load(); }
   [[nodiscard]] const EmbedStats& stats() const { return *stats_; }
   [[nodiscard]] const llm::EmbeddingShape& shape() const { return context_->shape(); }
+  // Texts beyond those of one call; 0 for a single request, which another worker could not help.
+  [[nodiscard]] std::int64_t backlog() const;
 
   // --- Owner thread.
   // Makes one call if texts wait.

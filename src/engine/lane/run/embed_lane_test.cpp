@@ -99,6 +99,17 @@ TEST_F(EmbedLaneTest, TextsOfManyRequestsShareACall) {
   EXPECT_EQ(lane_->stats().texts_total.value(), 3u);
 }
 
+TEST_F(EmbedLaneTest, TextsBeyondACallAreABacklogOfSeveralRequests) {
+  start();
+  const auto limit = static_cast<std::size_t>(lane_->shape().batch_texts_max);
+  lane_->post(task(1, std::vector(limit + 1, text_of_token(1))));
+  EXPECT_EQ(lane_->backlog(), 0) << "another worker could not help";
+  lane_->post(task(2, {text_of_token(2), text_of_token(3)}));
+  EXPECT_EQ(lane_->backlog(), 3);
+  EXPECT_TRUE(lane_->step().did_work);
+  EXPECT_EQ(lane_->backlog(), 0);
+}
+
 TEST_F(EmbedLaneTest, ALostDeviceEndsEveryRequest) {
   std::atomic<bool> lost = false;
   int told = 0;
@@ -343,6 +354,7 @@ TEST_F(EmbedLaneTest, EveryRequestHasOneResultOfItsOwnTexts) {
     }
     EXPECT_EQ(lane_->stats().queue_depth.value(), 0) << "seed " << seed;
     EXPECT_EQ(lane_->stats().queue_bytes.value(), 0) << "seed " << seed;
+    EXPECT_EQ(lane_->stats().queue_texts.value(), 0) << "seed " << seed;
     EXPECT_FALSE(lane_->step().did_work);
   }
 }

@@ -1,5 +1,5 @@
 // Finds texts in a stream of bytes, whatever their number, in one pass: Aho, Corasick, "Efficient String Matching: An Aid to
-// Bibliographic Search" (1975). Immutable: any thread.
+// Bibliographic Search" (1975). It is for `dry_sequence_breakers`, whose limits keep it small. Immutable: any thread.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ class TextFinder {
   // Requires: texts that are not empty, of at most 65,535 bytes together.
   explicit TextFinder(std::span<const std::string> texts);
 
-  // Moves `state` behind further bytes. True: a text ends in them. O(bytes), on average over the stream.
+  // Moves `state` behind further bytes. True: a text ends in them.
   [[nodiscard]] bool read(State& state, std::string_view bytes) const;
   // Whether `text` has one of the texts.
   [[nodiscard]] bool is_in(std::string_view text) const {
@@ -33,8 +33,8 @@ class TextFinder {
  private:
   struct Node {
     std::vector<std::pair<unsigned char, State>> next;
-    State shorter = kStart;  // The longest other state that this one ends with.
-    bool is_end = false;     // A text ends here.
+    State fallback = kStart;  // The longest other state that this one ends with.
+    bool ends_text = false;   // A text ends here.
   };
 
   [[nodiscard]] State next_of(State state, unsigned char byte) const;

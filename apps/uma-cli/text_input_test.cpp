@@ -1,5 +1,5 @@
-// Prompts, lines and the history: what comes in.
-#include "uma-cli/chat/input.h"
+// Whole texts, lines and the history: what comes in.
+#include "uma-cli/text_input.h"
 
 #include <array>
 #include <csignal>
@@ -39,24 +39,24 @@ class PipeWith {
   std::array<int, 2> ends_{};
 };
 
-TEST(ReadPrompt, TakesEverythingButOneNewlineAtTheEnd) {
+TEST(ReadWhole, TakesEverythingButOneNewlineAtTheEnd) {
   Interrupts interrupts;
-  EXPECT_EQ(read_prompt(PipeWith("two\nlines\n").fd(), false, interrupts).value(), "two\nlines");
-  EXPECT_EQ(read_prompt(PipeWith("a\n\n").fd(), false, interrupts).value(), "a\n");
-  EXPECT_EQ(read_prompt(PipeWith("").fd(), false, interrupts).value(), "");
+  EXPECT_EQ(read_whole(PipeWith("two\nlines\n").fd(), "standard input", false, interrupts).value(), "two\nlines");
+  EXPECT_EQ(read_whole(PipeWith("a\n\n").fd(), "standard input", false, interrupts).value(), "a\n");
+  EXPECT_EQ(read_whole(PipeWith("").fd(), "standard input", false, interrupts).value(), "");
 }
 
-TEST(ReadPrompt, RefusesWhatTheProtocolCannotCarry) {
+TEST(ReadWhole, RefusesWhatTheProtocolCannotCarry) {
   Interrupts interrupts;
-  EXPECT_EQ(read_prompt(PipeWith("caf\xe9").fd(), false, interrupts).error().exit_code, ExitCode::usage);
-  EXPECT_EQ(read_prompt(PipeWith(std::string_view("a\0b", 3)).fd(), false, interrupts).error().exit_code, ExitCode::usage);
+  EXPECT_EQ(read_whole(PipeWith("caf\xe9").fd(), "standard input", false, interrupts).error().exit_code, ExitCode::usage);
+  EXPECT_EQ(read_whole(PipeWith(std::string_view("a\0b", 3)).fd(), "standard input", false, interrupts).error().exit_code, ExitCode::usage);
 }
 
-TEST(ReadPrompt, EndsAtCtrlC) {
+TEST(ReadWhole, EndsAtCtrlC) {
   Interrupts interrupts;
   const PipeWith endless("begun", true);
   raise(SIGINT);
-  EXPECT_EQ(read_prompt(endless.fd(), false, interrupts).error().exit_code, ExitCode::interrupted);
+  EXPECT_EQ(read_whole(endless.fd(), "standard input", false, interrupts).error().exit_code, ExitCode::interrupted);
 }
 
 TEST(IsPiped, IsTrueForPipesAndFilesOnly) {
@@ -77,6 +77,21 @@ TEST(PlainLines, SplitsAtNewlinesAndKeepsALastLineWithoutOne) {
   EXPECT_EQ(lines->read("> ").end, LineEnd::end_of_input);
 }
 
+TEST(PlainLines, EndsTheInputAtALineThatIsTooLong) {
+  Interrupts interrupts;
+  char name[] = "/tmp/uma_cli_line.XXXXXX";
+  const int file = mkstemp(name);
+  ASSERT_GE(file, 0);
+  unlink(name);
+  ASSERT_EQ(write(file, "one\n", 4), 4);
+  ASSERT_EQ(ftruncate(file, static_cast<off_t>(kTextBytesMax + 200'000)), 0);  // A hole: zeros without a newline.
+  ASSERT_EQ(lseek(file, 0, SEEK_SET), 0);
+  auto lines = read_lines_from(file, interrupts);
+  EXPECT_EQ(lines->read("> ").text, "one");
+  EXPECT_EQ(lines->read("> ").end, LineEnd::end_of_input);
+  close(file);
+}
+
 TEST(PlainLines, SaysWhichSignalEndedTheWait) {
   Interrupts interrupts;
   const PipeWith endless("", true);
@@ -84,7 +99,7 @@ TEST(PlainLines, SaysWhichSignalEndedTheWait) {
   raise(SIGINT);
   EXPECT_EQ(lines->read("> ").end, LineEnd::interrupted);
   raise(SIGTERM);
-  EXPECT_EQ(lines->read("> ").end, LineEnd::leave);
+  EXPECT_EQ(lines->read("> ").end, LineEnd::must_leave);
 }
 
 class HistoryTest : public ::testing::Test {

@@ -1,4 +1,4 @@
-#include "llm/text_finder.h"
+#include "llm/sampling/text_finder.h"
 
 #include <algorithm>
 #include <string>

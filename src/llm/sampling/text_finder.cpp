@@ -1,4 +1,4 @@
-#include "llm/text_finder.h"
+#include "llm/sampling/text_finder.h"
 
 #include <algorithm>
 #include <limits>
@@ -22,18 +22,19 @@ TextFinder::TextFinder(std::span<const std::string> texts) : nodes_(1) {
       }
       state = next;
     }
-    nodes_[state].is_end = true;
+    nodes_[state].ends_text = true;
   }
-  // By length: a state is shorter than those that follow it.
-  std::vector<State> open{kStart};
-  for (std::size_t i = 0; i < open.size(); ++i) {
-    for (const auto& [byte, next] : nodes_[open[i]].next) {
-      open.push_back(next);
-      if (open[i] == kStart) continue;
-      State shorter = nodes_[open[i]].shorter;
-      while (shorter != kStart && next_of(shorter, byte) == kStart) shorter = nodes_[shorter].shorter;
-      nodes_[next].shorter = shorter == kStart ? first_[byte] : next_of(shorter, byte);
-      nodes_[next].is_end = nodes_[next].is_end || nodes_[nodes_[next].shorter].is_end;
+  // Breadth first, so that the fallbacks of shorter states are known.
+  std::vector<State> queue{kStart};
+  for (std::size_t i = 0; i < queue.size(); ++i) {
+    const State from = queue[i];
+    for (const auto& [byte, next] : nodes_[from].next) {
+      queue.push_back(next);
+      if (from == kStart) continue;
+      State fallback = nodes_[from].fallback;
+      while (fallback != kStart && next_of(fallback, byte) == kStart) fallback = nodes_[fallback].fallback;
+      nodes_[next].fallback = fallback == kStart ? first_[byte] : next_of(fallback, byte);
+      nodes_[next].ends_text = nodes_[next].ends_text || nodes_[nodes_[next].fallback].ends_text;
     }
   }
 }
@@ -50,9 +51,9 @@ bool TextFinder::read(State& state, std::string_view bytes) const {
   for (const char c : bytes) {
     const auto byte = static_cast<unsigned char>(c);
     State next = kStart;
-    for (; state != kStart && next == kStart; state = nodes_[state].shorter) next = next_of(state, byte);
+    for (; state != kStart && next == kStart; state = nodes_[state].fallback) next = next_of(state, byte);
     state = next == kStart ? first_[byte] : next;
-    is_found = is_found || nodes_[state].is_end;
+    is_found = is_found || nodes_[state].ends_text;
   }
   return is_found;
 }

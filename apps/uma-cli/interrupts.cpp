@@ -1,4 +1,4 @@
-#include "uma-cli/chat/interrupts.h"
+#include "uma-cli/interrupts.h"
 
 #include <algorithm>
 #include <array>

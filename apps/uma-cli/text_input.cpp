@@ -1,4 +1,4 @@
-#include "uma-cli/chat/input.h"
+#include "uma-cli/text_input.h"
 
 #include <array>
 #include <cerrno>
@@ -13,7 +13,6 @@
 namespace uma::cli {
 namespace {
 
-constexpr std::size_t kPromptBytesMax = 64u << 20;  // Size of the largest possible frame.
 constexpr int kNoteAfterMs = 2000;
 
 }  // namespace
@@ -23,28 +22,29 @@ bool is_piped(int fd) {
   return fstat(fd, &status) == 0 && (S_ISFIFO(status.st_mode) || S_ISREG(status.st_mode) || S_ISSOCK(status.st_mode));
 }
 
-Result<std::string> read_prompt(int fd, bool note_waiting, Interrupts& interrupts) {
+Result<std::string> read_whole(int fd, std::string_view what, bool note_waiting, Interrupts& interrupts) {
   std::string text;
+  bool is_note_due = note_waiting;
   std::array<char, 65536> buffer{};
   while (true) {
     pollfd source{.fd = fd, .events = POLLIN, .revents = 0};
-    const Wake wake = interrupts.wait({&source, 1}, note_waiting ? kNoteAfterMs : -1);
+    const Wake wake = interrupts.wait({&source, 1}, is_note_due ? kNoteAfterMs : -1);
     if (wake == Wake::signal && interrupts.pending()) return interrupted();
     if (wake == Wake::timeout)
-      std::cerr << "uma-cli: waiting for the rest of the prompt on standard input (add </dev/null if there is none)\n";
-    note_waiting = note_waiting && wake == Wake::signal;
+      std::cerr << "uma-cli: waiting for the prompt's text on standard input (add </dev/null if there is none)\n";
+    is_note_due = is_note_due && wake == Wake::signal;
     if (wake != Wake::ready) continue;
     const ssize_t got = read(fd, buffer.data(), buffer.size());
     if (got < 0 && errno != EINTR && errno != EAGAIN) {
-      return fail(ExitCode::usage, std::format("cannot read standard input: {}", std::strerror(errno)));
+      return fail(ExitCode::usage, std::format("cannot read {}: {}", what, std::strerror(errno)));
     }
     if (got == 0) break;
     if (got > 0) text.append(buffer.data(), static_cast<std::size_t>(got));
-    if (text.size() > kPromptBytesMax)
-      return fail(ExitCode::usage, "standard input is larger than 64 MiB, the limit of a request: shorten it");
+    if (text.size() > kTextBytesMax)
+      return fail(ExitCode::usage, std::format("{} has more than the 64 MiB that uma-cli reads: shorten it", what));
   }
   if (text.ends_with('\n')) text.pop_back();
-  if (auto good = check_text(text, "standard input"); !good) return std::unexpected(good.error());
+  if (auto good = check_text(text, what); !good) return std::unexpected(good.error());
   return text;
 }
 
