@@ -1,7 +1,7 @@
 // A client of OpenAI's POST /v1/completions with "stream": true, on a persistent connection.
+#include "json/json_writer.h"
 #include "uma-bench/client.h"
 #include "uma-bench/http_stream.h"
-#include "json/json_writer.h"
 
 namespace uma::bench {
 

@@ -35,9 +35,7 @@ struct StreamRecord {
   std::string reply{};  // Empty unless requested.
   std::optional<Failure> failure{};
 
-  [[nodiscard]] double ttft_ms() const {
-    return token_ms.empty() ? kNotMeasured : token_ms.front() - start_ms;
-  }
+  [[nodiscard]] double ttft_ms() const { return token_ms.empty() ? kNotMeasured : token_ms.front() - start_ms; }
 };
 
 // A named number. The name ends with the unit. NaN means that nothing was measured.
@@ -63,8 +61,8 @@ struct Totals {
 // p50, p95, p99 and max as <prefix>_p50_ms and so on.
 void add_distribution(Figures& figures, const std::string& prefix, const std::vector<double>& values);
 
-// The figures that every scenario reports: requests, failures, tokens, throughput, TTFT, inter-token times, server CPU. Tokens of
-// failed requests count.
+// The figures that every scenario reports: requests, failures, tokens, throughput, TTFT, inter-token times, server CPU. Tokens
+// of failed requests count.
 [[nodiscard]] Figures summarize(std::span<const StreamRecord> records, const Totals& totals);
 
 }  // namespace uma::bench

@@ -10,8 +10,8 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 
-#include "uma-bench/client.h"
 #include "json/json_writer.h"
+#include "uma-bench/client.h"
 #include "uma-bench/stream_recorder.h"
 #include "wire/own/frame.h"
 

@@ -35,9 +35,9 @@ class Client {
   // Blocks while the daemon does not read; a Ctrl-C ends the wait and the connection.
   Result<std::string> send(boost::json::object request, std::string_view last_event);
 
-  // The next frame of a request in flight, within `timeout_ms` (-1: no limit). Returns nullopt if only a part of one has come, and
-  // after a signal, a timeout or an event on `watched_fd`: an output whose reader may leave, or an input with `events` POLLIN.
-  // Buffered frames come first. Requires: disconnect() was not called since send().
+  // The next frame of a request in flight, within `timeout_ms` (-1: no limit). Returns nullopt if only a part of one has come,
+  // and after a signal, a timeout or an event on `watched_fd`: an output whose reader may leave, or an input with `events`
+  // POLLIN. Buffered frames come first. Requires: disconnect() was not called since send().
   Result<std::optional<boost::json::object>> receive(int timeout_ms = -1, int watched_fd = -1, short events = 0);
 
   // Sends a request and waits for its single answer. Requires that nothing else is in flight. An `error` frame becomes a

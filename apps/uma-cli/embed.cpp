@@ -15,11 +15,11 @@
 #include "base/system/unique_fd.h"
 #include "json/json_writer.h"
 #include "uma-cli/chat/attachments.h"
-#include "uma-cli/text_input.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/print.h"
 #include "uma-cli/printable.h"
 #include "uma-cli/table.h"
+#include "uma-cli/text_input.h"
 
 namespace uma::cli {
 namespace {

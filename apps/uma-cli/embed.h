@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "uma-cli/interrupts.h"
 #include "uma-cli/client.h"
+#include "uma-cli/interrupts.h"
 #include "uma-cli/output.h"
 #include "uma-cli/result.h"
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "uma-cli/interrupts.h"
 #include "uma-cli/client.h"
+#include "uma-cli/interrupts.h"
 #include "uma-cli/output.h"
 #include "uma-cli/result.h"
 

@@ -19,7 +19,6 @@
 #include "uma-cli/chat/chat.h"
 #include "uma-cli/chat/history.h"
 #include "uma-cli/chat/imagine.h"
-#include "uma-cli/text_input.h"
 #include "uma-cli/chat/one_shot.h"
 #include "uma-cli/embed.h"
 #include "uma-cli/launch.h"
@@ -32,6 +31,7 @@
 #include "uma-cli/session_files.h"
 #include "uma-cli/sessions.h"
 #include "uma-cli/socket_path.h"
+#include "uma-cli/text_input.h"
 #include "uma-cli/top.h"
 #include "uma-cli/why.h"
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "uma-cli/interrupts.h"
 #include "uma-cli/client.h"
+#include "uma-cli/interrupts.h"
 #include "uma-cli/output.h"
 #include "uma-cli/result.h"
 

@@ -49,7 +49,8 @@ TEST(ReadWhole, TakesEverythingButOneNewlineAtTheEnd) {
 TEST(ReadWhole, RefusesWhatTheProtocolCannotCarry) {
   Interrupts interrupts;
   EXPECT_EQ(read_whole(PipeWith("caf\xe9").fd(), "standard input", false, interrupts).error().exit_code, ExitCode::usage);
-  EXPECT_EQ(read_whole(PipeWith(std::string_view("a\0b", 3)).fd(), "standard input", false, interrupts).error().exit_code, ExitCode::usage);
+  EXPECT_EQ(read_whole(PipeWith(std::string_view("a\0b", 3)).fd(), "standard input", false, interrupts).error().exit_code,
+            ExitCode::usage);
 }
 
 TEST(ReadWhole, EndsAtCtrlC) {

@@ -1,5 +1,5 @@
-// What a measurement depends on, for profiles and `umad tune`: the machine's properties, and how busy its processors were. Also
-// its name.
+// The machine's properties, on which measurements depend (profiles and `umad tune`), how busy its processors were, and its
+// name.
 #pragma once
 
 #include <cstdint>

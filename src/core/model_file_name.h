@@ -1,4 +1,4 @@
-// What the names of models' files say: the pieces of a split model, and which projector belongs to which model. Pure.
+// The names of models' files, which tell the pieces of a split model, and which projector belongs to which model. Pure.
 #pragma once
 
 #include <cstdint>

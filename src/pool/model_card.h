@@ -37,8 +37,8 @@ struct ModelCard {
   std::optional<llm::DeviceLayers> gpu_layers;
   std::optional<llm::DeviceSplit> split;
   std::optional<std::string> main_device;
-  bool is_pinned = false;     // Never unloaded once it is loaded.
-  bool is_preloaded = false;  // Loaded at the daemon's start.
+  bool is_pinned = false;        // Never unloaded once it is loaded.
+  bool is_preloaded = false;     // Loaded at the daemon's start.
   std::int32_t workers_max = 1;  // kWorkersMax: as many as the machine's cores allow.
   bool replicates_weights = false;
   double weight = 1;  // The idle model with less weight is unloaded first.

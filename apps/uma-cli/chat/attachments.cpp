@@ -14,10 +14,10 @@
 #include "base/base64.h"
 #include "base/bytes.h"
 #include "base/system/unique_fd.h"
-#include "uma-cli/text_input.h"
 #include "uma-cli/chat/turn.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/printable.h"
+#include "uma-cli/text_input.h"
 #include "wire/image_fields.h"
 
 namespace uma::cli {

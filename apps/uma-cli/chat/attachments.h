@@ -12,8 +12,8 @@
 #include <boost/json/object.hpp>
 
 #include "uma-cli/chat/generation_flags.h"
-#include "uma-cli/interrupts.h"
 #include "uma-cli/client.h"
+#include "uma-cli/interrupts.h"
 #include "uma-cli/output.h"
 #include "uma-cli/result.h"
 

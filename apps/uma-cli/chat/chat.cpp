@@ -16,7 +16,6 @@
 
 #include "base/base64.h"
 #include "base/clock.h"
-#include "uma-cli/text_input.h"
 #include "uma-cli/chat/turn.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/format.h"
@@ -24,6 +23,7 @@
 #include "uma-cli/print.h"
 #include "uma-cli/printable.h"
 #include "uma-cli/sessions.h"
+#include "uma-cli/text_input.h"
 
 namespace uma::cli {
 namespace {

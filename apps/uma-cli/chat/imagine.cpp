@@ -20,10 +20,10 @@
 #include "base/system/unique_fd.h"
 #include "base/text.h"
 #include "uma-cli/chat/attachments.h"
-#include "uma-cli/text_input.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/print.h"
 #include "uma-cli/progress.h"
+#include "uma-cli/text_input.h"
 
 namespace uma::cli {
 namespace {

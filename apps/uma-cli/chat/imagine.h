@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
-#include "uma-cli/interrupts.h"
 #include "uma-cli/chat/terminal_image.h"
 #include "uma-cli/client.h"
+#include "uma-cli/interrupts.h"
 #include "uma-cli/output.h"
 #include "uma-cli/result.h"
 

@@ -105,8 +105,7 @@ std::string size_text(const Files& files) {
 
 std::string choices(const std::vector<Files>& models) {
   Table table({{""}, {"", Align::right}});
-  for (const Files& files : models | std::views::take(kChoicesMax))
-    table.add({"  " + files.front().path, size_text(files)});
+  for (const Files& files : models | std::views::take(kChoicesMax)) table.add({"  " + files.front().path, size_text(files)});
   std::string text = table.text();
   if (models.size() > kChoicesMax) text += std::format("  and {} more\n", models.size() - kChoicesMax);
   text.pop_back();
@@ -137,9 +136,8 @@ std::optional<HubFile> projector_for(const HubFile& model, const std::vector<Fil
 Result<HubModel> whole_model(Files files, const HubName& name, std::optional<HubFile> projector) {
   const auto split = parse_split_name(files.front().path);
   if (split && files.size() != static_cast<std::size_t>(split->count)) {
-    return fail(ExitCode::protocol,
-                std::format("{} has only {} of the {} pieces of {}", name.repo, files.size(), split->count,
-                            printable_line(split->file(0))));
+    return fail(ExitCode::protocol, std::format("{} has only {} of the {} pieces of {}", name.repo, files.size(), split->count,
+                                                printable_line(split->file(0))));
   }
   return HubModel{.files = std::move(files), .projector = std::move(projector)};
 }

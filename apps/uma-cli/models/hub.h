@@ -27,8 +27,8 @@ struct HubFile {
 
 // A model of a repository.
 struct HubModel {
-  std::vector<HubFile> files;           // One, or all pieces of a split model in their order.
-  std::optional<HubFile> projector{};  // What encodes images or sound for it.
+  std::vector<HubFile> files;          // One, or all pieces of a split model in their order.
+  std::optional<HubFile> projector{};  // Encodes images or sound for it.
 };
 
 // Chooses the model that `name` means: that of the exact file name, else the only one in GGUF whose name contains the quant as

@@ -89,7 +89,7 @@ TEST(ChooseModel, TakesAllPiecesOfASplitModel) {
   const std::string both = "m-q8_0-00001-of-00002.gguf, m-q8_0-00002-of-00002.gguf";
   EXPECT_EQ(chosen(list, "q8_0"), both);
   EXPECT_EQ(chosen(list, "m-q8_0-00002-of-00002.gguf"), both);
-  EXPECT_THAT(chosen(list, ""), AllOf(HasSubstr("several models"), HasSubstr("m-q8_0-00001-of-00002.gguf   2.0 KiB")));
+  EXPECT_THAT(chosen(list, ""), AllOf(HasSubstr("several models"), HasSubstr("m-q8_0-00001-of-00002.gguf  2.0 KiB")));
   const auto without_second = files({"m-00001-of-00003.gguf", "m-00003-of-00003.gguf", "m-00003-of-00003.gguf"});
   EXPECT_THAT(chosen(without_second, ""), HasSubstr("only 2 of the 3 pieces of m-00001-of-00003.gguf"));
 }

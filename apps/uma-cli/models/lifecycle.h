@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "uma-cli/interrupts.h"
 #include "uma-cli/client.h"
+#include "uma-cli/interrupts.h"
 #include "uma-cli/output.h"
 #include "uma-cli/result.h"
 

@@ -106,9 +106,8 @@ Result<RemoteFile> remote_file(const HubFile& file, const HubName& name, const H
   auto url = parse_url(file_url(hub.endpoint, name, file.path));
   if (!url) return std::unexpected(url.error());
   const std::string shown = printable_line(file.path.substr(file.path.rfind('/') + 1));
-  return RemoteFile{
-      {.url = std::move(*url), .name = shown, .size = file.size, .sha256 = file.sha256, .is_on_hub = true},
-      safe_file_name(shown)};
+  return RemoteFile{{.url = std::move(*url), .name = shown, .size = file.size, .sha256 = file.sha256, .is_on_hub = true},
+                    safe_file_name(shown)};
 }
 
 Result<Remote> look_up(const HubName& name, const Hub& hub, Http& http, Interrupts& interrupts) {
@@ -163,8 +162,8 @@ Result<std::string> target_for(const PullOptions& options, const Remote& remote)
     if (problem || !path.has_filename())
       return fail(ExitCode::usage, std::format("--out {} is not the path of a file", options.out));
     if (remote.files.size() > 1) {
-      return fail(ExitCode::usage, std::format("the model has {} files, and --out names one: give --folder DIR instead",
-                                               remote.files.size()));
+      return fail(ExitCode::usage,
+                  std::format("the model has {} files, and --out names one: give --folder DIR instead", remote.files.size()));
     }
     return path.string();
   }
@@ -225,8 +224,7 @@ Result<std::vector<Step>> plan_steps(const PullOptions& options, Remote remote) 
   if (remote.projector && options.has_projector && options.out.empty()) {
     if (!remote.projector->name) return std::unexpected(remote.projector->name.error());
     steps.emplace_back(std::move(remote.projector->wanted),
-                       folder + projector_name(*remote.projector->name, first->substr(folder.size())),
-                       Step::Kind::projector);
+                       folder + projector_name(*remote.projector->name, first->substr(folder.size())), Step::Kind::projector);
   }
   steps.emplace_back(std::move(remote.files.front().wanted), *first);
   return steps;
@@ -250,8 +248,8 @@ Result<Fetched> fetch_step(const Step& step, bool is_begun, const PullOptions& o
   auto part = PartFile::open(step.target);
   if (!part) return std::unexpected(part.error());
   // Checked under the lock, so that no other process creates it now.
-  auto here = is_taken(step, is_begun, options) ? Result<bool>(true)
-                                                : is_here(step.target, step.wanted, options, progress, interrupts);
+  auto here =
+      is_taken(step, is_begun, options) ? Result<bool>(true) : is_here(step.target, step.wanted, options, progress, interrupts);
   if (!here) return std::unexpected(here.error());
   if (*here) return Fetched{.path = step.target, .sha256 = step.wanted.sha256, .was_here = true};
   auto sum = download(step.wanted, **part, http, progress, interrupts);
@@ -313,10 +311,9 @@ std::string summary(const Pulled& pulled) {
   }
   std::string checked = pulled.checked;
   if (model.was_here) checked += "; the file was already here";
-  std::string text = std::format("{}\nsize    {} ({} bytes{})\nsha256  {} ({})\n", model.path,
-                                 human_bytes(static_cast<double>(size)), size,
-                                 pulled.files.size() == 1 ? "" : std::format(" in {} files", pulled.files.size()), model.sha256,
-                                 checked);
+  std::string text =
+      std::format("{}\nsize    {} ({} bytes{})\nsha256  {} ({})\n", model.path, human_bytes(static_cast<double>(size)), size,
+                  pulled.files.size() == 1 ? "" : std::format(" in {} files", pulled.files.size()), model.sha256, checked);
   return text + std::format("serve   umad --model {}\n", shell_word(model.path));
 }
 

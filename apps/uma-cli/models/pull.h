@@ -1,4 +1,5 @@
-// `uma-cli pull` downloads a model: its file or all of its pieces, and its projector. resume.h has the rules and download.h the transfer.
+// `uma-cli pull` downloads a model: its file or all of its pieces, and its projector. resume.h has the rules and download.h the
+// transfer.
 #pragma once
 
 #include <string>
@@ -11,7 +12,7 @@ namespace uma::cli {
 
 struct PullOptions {
   std::string source;
-  std::string out;     // Of a model in one file, without its projector. Empty: the models folder, under the file's own name.
+  std::string out;     // For a model in one file, without its projector. Empty: the models folder, under the file's own name.
   std::string folder;  // Folder for the file, without `out`; empty: the models folder.
   std::string sha256;  // Empty: the hub's checksum, if it lists one.
   int stall_timeout_s = 30;

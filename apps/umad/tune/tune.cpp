@@ -86,8 +86,7 @@ constexpr std::chrono::milliseconds kWatched{1000};  // Observed before anything
 // Measures, from construction on, how much other programs compute on this process's processors.
 class OtherPrograms {
  public:
-  explicit OtherPrograms(const Clock& clock)
-      : clock_(clock), begin_(clock.now()), begin_s_(busy_cpu_s() - process_cpu_s()) {}
+  explicit OtherPrograms(const Clock& clock) : clock_(clock), begin_(clock.now()), begin_s_(busy_cpu_s() - process_cpu_s()) {}
   [[nodiscard]] double cores() const {
     const double seconds = to_ms(clock_.now() - begin_) / 1000;
     return seconds > 0 ? (busy_cpu_s() - process_cpu_s() - begin_s_) / seconds : 0;

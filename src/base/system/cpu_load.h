@@ -9,8 +9,8 @@
 namespace uma {
 
 // CPU seconds since the system's start that all processes together used on the processors that this process may use;
-// Stolen::counted: and what a hypervisor took from these. Nullopt if the system does not report it. `stat_path` is the file that
-// Linux reports it in.
+// Stolen::counted: and what a hypervisor took from these. Nullopt if the system does not report it. `stat_path` is the file
+// that Linux reports it in.
 enum class Stolen : std::uint8_t { left_out, counted };
 [[nodiscard]] std::optional<double> busy_processors_s(const std::string& stat_path, Stolen stolen = Stolen::left_out);
 [[nodiscard]] std::string processor_stat_path();  // Empty where there is no such file.

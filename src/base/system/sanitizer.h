@@ -1,5 +1,5 @@
-// UMA_HAS_SANITIZER is 1 in a program with AddressSanitizer or ThreadSanitizer, which have allocators and shadow memory of their
-// own, else 0.
+// UMA_HAS_SANITIZER is 1 in a program with AddressSanitizer or ThreadSanitizer, which have allocators and shadow memory of
+// their own, else 0.
 #pragma once
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

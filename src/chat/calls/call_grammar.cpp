@@ -514,7 +514,8 @@ Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const Reply
   if (!tools) return std::unexpected(tools.error());
   const auto make = [&](bool strict_schemas_only) -> Expected<std::shared_ptr<const grammar::Grammar>> {
     CallGrammarWriter rules(*format.family, Use::begun, strict_schemas_only, left);
-    const auto all = for_each_callable(*tools, options, [&](std::size_t i, const auto& function) { return rules.add_tool(i, function); });
+    const auto all =
+        for_each_callable(*tools, options, [&](std::size_t i, const auto& function) { return rules.add_tool(i, function); });
     if (!all) return std::unexpected(all.error());
     if (auto added = rules.add_no_calls(tools->as_array().size()); !added) return std::unexpected(added.error());
     std::string root;
@@ -556,7 +557,8 @@ Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions&
   const auto tools = parse_tools(options);
   if (!tools) return std::unexpected(tools.error());
   CallGrammarWriter rules(*format.family, Use::forced, false, left_out == nullptr ? unread : *left_out);
-  const auto all = for_each_callable(*tools, options, [&](std::size_t i, const auto& function) { return rules.add_tool(i, function); });
+  const auto all =
+      for_each_callable(*tools, options, [&](std::size_t i, const auto& function) { return rules.add_tool(i, function); });
   if (!all) return std::unexpected(all.error());
   const bool is_one = options.tool_choice == ToolChoice::named || !options.has_parallel_calls;
   CallForm form = format.family->calls.front();

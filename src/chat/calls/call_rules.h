@@ -18,8 +18,8 @@ namespace uma::chat {
 
 // The text as a literal of GBNF.
 [[nodiscard]] std::string literal(std::string_view text);
-// Any text without `close`, which must not be empty. If the first character of `close` comes again in it, rules whose names begin with `name` are added
-// to `gbnf`.
+// Any text without `close`, which must not be empty. If the first character of `close` comes again in it, rules whose names
+// begin with `name` are added to `gbnf`.
 [[nodiscard]] std::string text_without(std::string_view close, std::string_view name, std::string& gbnf);
 
 // Appends one of the alternatives of a rule.
@@ -48,8 +48,8 @@ struct CallMember {
 [[nodiscard]] std::string listed_values(const boost::json::value& schema, const boost::json::value& root);
 
 // Makes rules for arguments by a schema. They keep its types, properties and listed values; of numbers also the bounds. They
-// use the rules `ws`, `loose`, `value`, `pair`, `quoted` and `word` of call_grammar.cpp. Each part of a schema has one rule, however often it
-// is referred to; beyond a number of rules, or where the grammar is too large already, parts are any value.
+// use the rules `ws`, `loose`, `value`, `pair`, `quoted` and `word` of call_grammar.cpp. Each part of a schema has one rule,
+// however often it is referred to; beyond a number of rules, or where the grammar is too large already, parts are any value.
 class LooseRules {
  public:
   // `quote`: see Family::quote. `numbers` and `gbnf` get the rules. All must outlive this object.
@@ -79,7 +79,7 @@ class LooseRules {
   int rule_count_ = 0;
   int value_count_ = 0;
   std::map<const boost::json::value*, std::string> known_;  // The rules of the parts of the schema.
-  std::deque<const boost::json::value*> without_body_;  // Parts whose rules have only a name yet.
+  std::deque<const boost::json::value*> without_body_;      // Parts whose rules have only a name yet.
 };
 
 }  // namespace uma::chat

@@ -233,6 +233,10 @@ class TaskRunner {
   [[nodiscard]] auto ask(Begin begin, const std::source_location& place = std::source_location::current()) {
     return Question<T, Begin>(*this, std::move(begin), place);
   }
+  // Lets other tasks and commands of the thread run.
+  [[nodiscard]] auto yield(const std::source_location& place = std::source_location::current()) {
+    return ask<Unit>([](Promise<Unit> reply) { reply(Unit{}); }, place);
+  }
   // Waits for an answer, but only until then. Nullopt: it has not come in time, and is ignored when it comes.
   template <class T, class Begin>
   [[nodiscard]] auto ask_until(TimePoint until, Begin begin,

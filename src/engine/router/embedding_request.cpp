@@ -189,14 +189,15 @@ Task<Expected<ImageHold>> EmbeddingRequests::read_images(InFlight& request, Embe
 }
 
 template <class Result, class Call>
-Task<Expected<Result>> EmbeddingRequests::compute_in_lane(InFlight& request, Call& call) {
+Task<Expected<Result>> EmbeddingRequests::compute_in_lane(InFlight& request, Call& given) {
   const ServedModel& served = *request.lease;
+  const auto call = std::make_shared<const Call>(std::move(given));  // Shared with jobs and with the lane.
   auto prepared = co_await parts_.work.run(
-      parts_.tasks, TenantId{request.flow.tenant}, bytes_to_prepare(call),
-      [embedder = served.embedder, encoder = served.image_encoder, call] { return prepare(*embedder, encoder.get(), call); },
+      parts_.tasks, TenantId{request.flow.tenant}, bytes_to_prepare(*call),
+      [embedder = served.embedder, encoder = served.image_encoder, call] { return prepare(*embedder, encoder.get(), *call); },
       request.end.get_token());
   if (!prepared) co_return prepared.error();
-  const TextOptions& options = call.options;
+  const TextOptions& options = call->options;
   if (options.share) {
     if (auto held = options.share->grow(static_cast<std::uint64_t>(prepared->texts.tokens) * sizeof(Token)); !held)
       co_return held.error();
@@ -217,7 +218,7 @@ Task<Expected<Result>> EmbeddingRequests::compute_in_lane(InFlight& request, Cal
                     const llm::EmbedTexts& computed, const Expected<std::vector<float>>& outputs) mutable {
       reply(contain([&]() -> Expected<Result> {
         if (!outputs) return std::unexpected(outputs.error());
-        auto made = embedder->result_of(call, computed, *outputs);
+        auto made = embedder->result_of(*call, computed, *outputs);
         if (made) made->model = name;
         return made;
       }));

@@ -3,38 +3,27 @@
 #include <algorithm>
 #include <format>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "base/thrown.h"
 #include "engine/router/adapter_choice.h"
-#include "engine/router/apply_defaults.h"
 #include "engine/router/held_sink.h"
 #include "engine/router/session_commands.h"
+#include "engine/router/settle_request.h"
 #include "engine/session/record_edits.h"
 #include "engine/session/record_input.h"
 #include "image/message_images.h"
 #include "llm/media/image_tokens.h"
 #include "llm/sampling/repetition_penalties.h"
-#include "wire/own/request_codec.h"
 
 namespace uma::engine {
 namespace {
 
 bool is_chat(const kv::SessionRecord& record) {
   return record.mode == SessionMode::chat;
-}
-
-// Whether the request may be one to a chat: the session of a request is not known yet.
-bool is_chat(const GenerateRequest& call) {
-  return !call.input.messages.empty() || !call.session.empty();
-}
-
-// The options of a reply in a chat, which also ends at the end marks of the model's tool call notation.
-GenerateOptions chat_options(const llm::Model& model, GenerateOptions options) {
-  for (std::string& stop : chat::chat_stop_strings(model)) options.stop.push_back(std::move(stop));
-  return options;
 }
 
 // The images among these tokens of the record.
@@ -57,30 +46,6 @@ Expected<Unit> charge(const InFlight& request, const ReplyGrammars& grammars, st
   if (!request.share) return Unit{};
   const std::size_t each = tokens * sizeof(Token) + llm::RepetitionPenalties::bytes_of(sampling, tokens);
   return request.share->grow(request.sinks.size() * each + tokens * sizeof(Token) + grammars.bytes());
-}
-
-// Replaces the texts of the bias by their tokens, and checks all tokens.
-Expected<Unit> settle_logit_bias(const llm::Model& model, SamplingParams& sampling) {
-  for (const auto& [text, bias] : std::exchange(sampling.logit_bias_texts, {})) {
-    const auto tokens = model.vocab().tokenize(text, false);
-    if (!tokens) return std::unexpected(tokens.error());
-    for (const Token token : *tokens) sampling.logit_bias.emplace_back(token, bias);
-    if (sampling.logit_bias.size() > wire::kLogitBiasMax) {
-      return std::unexpected(Error{
-          ErrorCode::proto_field,
-          std::format("field \"logit_bias\": its texts have more than {} tokens, which is the limit", wire::kLogitBiasMax),
-          "logit_bias"});
-    }
-  }
-  for (const auto& [token, bias] : sampling.logit_bias) {
-    if (token >= 0 && token < model.vocab().size()) continue;
-    return std::unexpected(
-        Error{ErrorCode::proto_field,
-              std::format("field \"logit_bias\": token {} is not in the vocabulary, whose tokens are 0 to {}", token,
-                          model.vocab().size() - 1),
-              "logit_bias"});
-  }
-  return Unit{};
 }
 
 // Whether the pending messages must be written again, with other tools or template arguments.
@@ -243,26 +208,25 @@ Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, G
   if (!lease) co_return lease.error();
   request.lease = std::move(*lease);
   request.deadline = kNever;
-  apply_defaults(request.lease->defaults, call);
-  if (is_chat(call)) {
-    if (auto known = request.lease->chat->check_name(call.options.chat.template_arguments); !known) co_return known.error();
-    request.lease->chat->chosen(call.options.chat).settle_thinking(call.options.chat);
-  }
-  request.deadline_ms = call.options.deadline_ms;
-  if (auto may = settle_logit_bias(*request.lease->model, call.options.sampling); !may) co_return may.error();
-  auto adapters = adapters_of(*request.lease, call);
+  auto settled =
+      co_await settle(parts_.work, parts_.tasks, tenant, request.lease.share(), std::move(call), request.end.get_token());
+  if (!settled) co_return settled.error();
+  // Shared with jobs of the work pool, which may run longer than this task.
+  const auto whole = std::make_shared<GenerateRequest>(std::move(*settled));
+  request.deadline_ms = whole->options.deadline_ms;
+  auto adapters = adapters_of(*request.lease, *whole);
   if (!adapters) co_return adapters.error();
   request.adapters = std::move(*adapters);
 
   const std::string_view instructions =
-      call.response && call.response->instructions ? std::string_view(*call.response->instructions) : std::string_view();
-  if (auto may = check_may_fit(*request.lease, call.input, instructions); !may) co_return may.error();
+      whole->response && whole->response->instructions ? std::string_view(*whole->response->instructions) : std::string_view();
+  if (auto may = check_may_fit(*request.lease, whole->input, instructions); !may) co_return may.error();
 
-  const bool is_of_session = !call.session.empty() || call.response;
+  const bool is_of_session = !whole->session.empty() || whole->response;
   auto images = std::make_shared<ImageHold>();
-  request.unseen_images = leave_out_unseen(request.lease->image_encoder.get(), call.input);
-  if (!call.input.images.empty()) {
-    auto held = co_await parts_.images.read(*request.lease, call.input,
+  request.unseen_images = leave_out_unseen(request.lease->image_encoder.get(), whole->input);
+  if (!whole->input.images.empty()) {
+    auto held = co_await parts_.images.read(*request.lease, whole->input,
                                             {.tenant = tenant,
                                              .keeps = is_of_session,
                                              .deadline = parts_.in_flight.deadline_of(request),
@@ -272,12 +236,13 @@ Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, G
     *images = std::move(*held);
     request.unseen_images += images->unreadable();
   }
-  if (!is_of_session) co_return co_await generate_one_shot(request, std::move(call), std::move(images));
-  co_return co_await generate_in_session(request, std::move(tenant), std::move(call));
+  if (!is_of_session) co_return co_await generate_one_shot(request, whole, std::move(images));
+  co_return co_await generate_in_session(request, std::move(tenant), whole);
 }
 
 Expected<Unit> Generations::admit(const GenerateRequest& call, std::int64_t replies) const {
-  const std::size_t prompt_bytes = call.input.bytes() + call.options.chat.tools.size();
+  const ChatOptions& chat = call.options.chat;
+  const std::size_t prompt_bytes = call.input.bytes() + chat.tools.size() + chat.template_arguments.size();
   if (prompt_bytes > parts_.limits.max_prompt_bytes) {
     return fail(ErrorCode::limit_prompt, std::format("prompt is too long: {} bytes > {} maximum (limits.max_prompt_bytes)",
                                                      prompt_bytes, parts_.limits.max_prompt_bytes));
@@ -318,9 +283,9 @@ Task<Expected<std::int32_t>> Generations::count_tokens(TenantId tenant, Generate
   const TimePoint received = parts_.clock.now();
   auto lease = co_await parts_.models.lease_chat(call.model);
   if (!lease) co_return lease.error();
-  apply_defaults((*lease)->defaults, call);
-  if (auto known = (*lease)->chat->check_name(call.options.chat.template_arguments); !known) co_return known.error();
-  (*lease)->chat->chosen(call.options.chat).settle_thinking(call.options.chat);
+  auto settled = co_await settle(parts_.work, parts_.tasks, tenant, lease->share(), std::move(call), end);
+  if (!settled) co_return settled.error();
+  call = std::move(*settled);
   ImageHold images;
   (void)leave_out_unseen((*lease)->image_encoder.get(), call.input);
   if (!call.input.images.empty()) {
@@ -347,13 +312,13 @@ Task<Expected<std::int32_t>> Generations::count_tokens(TenantId tenant, Generate
 
 // --- One-shot requests
 
-Task<Expected<Unit>> Generations::generate_one_shot(InFlight& request, GenerateRequest call, ImagesPtr images) {
+Task<Expected<Unit>> Generations::generate_one_shot(InFlight& request, CallPtr call, ImagesPtr images) {
   request.is_kept_by_client = true;
   const ServedModel& served = *request.lease;
   kv::SessionRecord empty;
   empty.created_s = parts_.clock.unix_s();
-  const bool has_messages = !call.input.messages.empty();
-  GenerateOptions options = call.options;
+  const bool has_messages = !call->input.messages.empty();
+  GenerateOptions& options = call->options;
   const auto prepared = co_await prepare(request, std::make_shared<const kv::SessionRecord>(std::move(empty)), call);
   if (!prepared) co_return prepared.error();
   const std::vector<Token>& prompt = prepared->record->pending;
@@ -362,7 +327,6 @@ Task<Expected<Unit>> Generations::generate_one_shot(InFlight& request, GenerateR
   auto runs = images_of(served, *prepared->record, prompt);
   if (!runs) co_return runs.error();
   if (auto may = charge(request, prepared->grammars, prompt.size(), options.sampling); !may) co_return may.error();
-  if (has_messages) options = chat_options(*served.model, std::move(options));
   auto head = co_await parts_.prefixes.look_up(prepared->record, TenantId{request.flow.tenant}, served, request.adapters);
   const auto next_job = [&](const InFlight& each) {
     GenerationJob job = make_job(each, prepared->grammars, options, prompt);
@@ -372,7 +336,7 @@ Task<Expected<Unit>> Generations::generate_one_shot(InFlight& request, GenerateR
     return job;
   };
   GenerationJob first = next_job(request);
-  watch(request, *prepared->record, prepared->outline, call, first);
+  watch(request, *prepared->record, prepared->outline, *call, first);
   const std::vector<RequestId> ids = parts_.in_flight.split(request);
   for (std::size_t i = 1; i < ids.size(); ++i) {
     InFlight& each = *parts_.in_flight.find(ids[i]);
@@ -397,11 +361,12 @@ Task<Expected<Unit>> Generations::reply_one_shot(InFlight& request, GenerationJo
 
 // --- Replies in sessions
 
-Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantId tenant, GenerateRequest call) {
+Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantId tenant, CallPtr whole) {
+  GenerateRequest& call = *whole;
   request.is_kept_by_client = call.response && !call.response->is_kept;
   auto place = co_await places_.find(request, tenant, call);
   if (!place) co_return place.error();
-  const auto prepared = co_await prepare(request, place->record, call);
+  const auto prepared = co_await prepare(request, place->record, whole);
   if (!prepared) co_return prepared.error();
   // States that another daemon has stored are found by the lane like those of this one.
   for (const SessionId& session : {place->record->id, place->record->parent}) co_await parts_.exchange.wait_for(session);
@@ -478,30 +443,33 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
 // Compiles the grammars of the reply and makes the input pending, in one job, which takes the input. Grammars come first, so
 // that a request with an invalid grammar changes nothing.
 Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, const kv::RecordPtr& record,
-                                                           GenerateRequest& call) {
+                                                           const CallPtr& whole) {
+  GenerateRequest& call = *whole;
   const bool reads_all = call.response || call.regenerate || is_written_anew(*record, call);
   const bool is_unchanged = !reads_all && call.input.empty();
   if (is_unchanged && !needs_grammars(call.options)) co_return Prepared{.grammars = {}, .record = record};
-  const std::size_t bytes = memory_of(call) + (reads_all ? text_bytes(*record) : 0);
+  const std::size_t bytes = memory_of(call) + (reads_all ? kv::stored_bytes(*record) : 0);
   co_return co_await parts_.work.run(
       parts_.tasks, TenantId{request.flow.tenant}, bytes,
-      [lease = request.lease.share(), record, is_unchanged, input = std::exchange(call.input, {}), options = call.options,
-       response = call.response, regenerate = call.regenerate,
+      [lease = request.lease.share(), record, is_unchanged, input = std::exchange(call.input, {}),
+       call = std::shared_ptr<const GenerateRequest>(whole),
        replies = chat::OwnReplies{.all = written_, .tenant = {request.flow.tenant}},
        now_s = parts_.clock.unix_s()]() -> Expected<Prepared> {
         const chat::ChatFormat& format = *lease->chat;
+        const GenerateOptions& options = call->options;
+        const std::optional<ResponseRequest>& response = call->response;
         auto grammars = lease->grammars->compile(format.chosen(options.chat), options);
         if (!grammars) return std::unexpected(grammars.error());
         if (is_unchanged) return Prepared{.grammars = std::move(*grammars), .record = record};
         const ChatOptions& chat = options.chat;
         Expected<kv::SessionRecord> next;
         PromptOutline outline;
-        if (regenerate) {
+        if (call->regenerate) {
           next = reopen_last_turn(format, *record, rewound(*record, record->turns.size() - 1, now_s), chat, &outline);
         }
         if (next && response) {
-          next = begin_response(format, regenerate ? *next : *record, input, *response, chat, replies, &outline);
-        } else if (!regenerate) {
+          next = begin_response(format, call->regenerate ? *next : *record, input, *response, chat, replies, &outline);
+        } else if (!call->regenerate) {
           next = append_to_record(format, *record, input, &chat, replies, &outline);
         }
         if (!next) return std::unexpected(next.error());
@@ -598,11 +566,14 @@ Expected<GenerationJob> Generations::session_job(InFlight& request, const Prepar
   if (!images) return std::unexpected(images.error());
   if (auto may = charge(request, prepared.grammars, tokens.size(), call.options.sampling); !may)
     return std::unexpected(may.error());
-  const GenerateOptions options = is_chat(record) ? chat_options(*served.model, call.options) : call.options;
-  GenerationJob job = make_job(request, prepared.grammars, options, std::move(tokens), droppable_of(record));
+  GenerationJob job = make_job(request, prepared.grammars, call.options, std::move(tokens), droppable_of(record));
   job.images = std::move(*images);
   // A continued reply is plain content, because its beginning is not parsed.
-  if (is_chat(record) && !record.pending.empty()) read_reply(served, job, call.options.chat, prepared.grammars);
+  if (is_chat(record) && !record.pending.empty()) {
+    read_reply(served, job, call.options.chat, prepared.grammars);
+  } else if (is_chat(record)) {
+    std::ranges::move(chat::chat_stop_strings(*served.model), std::back_inserter(job.reply.stop));
+  }
   job.session = record.id;
   job.keeps_reply = true;
   job.forked_from = record.parent;

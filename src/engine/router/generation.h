@@ -46,6 +46,7 @@ class Generations {
 
  private:
   using ImagesPtr = std::shared_ptr<const ImageHold>;  // Shared by the replies to one prompt.
+  using CallPtr = std::shared_ptr<GenerateRequest>;    // Shared with jobs of the work pool, which may run longer than the task.
   struct Prepared {
     ReplyGrammars grammars;
     kv::RecordPtr record;                        // With the input pending.
@@ -66,11 +67,11 @@ class Generations {
   [[nodiscard]] Expected<llm::AdapterSet> adapters_of(const ServedModel& served, const GenerateRequest& call) const;
   [[nodiscard]] Expected<std::string> model_of(const TenantId& tenant, const GenerateRequest& call) const;
 
-  [[nodiscard]] Task<Expected<Unit>> generate_one_shot(InFlight& request, GenerateRequest call, ImagesPtr images);
+  [[nodiscard]] Task<Expected<Unit>> generate_one_shot(InFlight& request, CallPtr call, ImagesPtr images);
   [[nodiscard]] Task<Expected<Unit>> reply_one_shot(InFlight& request, GenerationJob job, Lane& lane, ImagesPtr images,
                                                     std::optional<PromptHead> head = {});
-  [[nodiscard]] Task<Expected<Unit>> generate_in_session(InFlight& request, TenantId tenant, GenerateRequest call);
-  [[nodiscard]] Task<Expected<Prepared>> prepare(InFlight& request, const kv::RecordPtr& record, GenerateRequest& call);
+  [[nodiscard]] Task<Expected<Unit>> generate_in_session(InFlight& request, TenantId tenant, CallPtr whole);
+  [[nodiscard]] Task<Expected<Prepared>> prepare(InFlight& request, const kv::RecordPtr& record, const CallPtr& whole);
   // Compares the prompt with earlier ones. `record` has its messages.
   void watch(InFlight& request, const kv::SessionRecord& record, const PromptOutline& outline, const GenerateRequest& call,
              const GenerationJob& job) const;

@@ -466,6 +466,15 @@ TEST_F(ResponsesTest, InstructionsThatCannotFitAreRefusedBeforeTheyAreTokenized)
   EXPECT_NE(refused->error().message.find("the fewest that its bytes can be"), std::string::npos) << refused->error().message;
 }
 
+TEST_F(ResponsesTest, ASessionKeepsNoMoreThanItsContextIsWorth) {
+  GenerateRequest large = request("one");
+  large.options.chat.template_arguments = std::format(R"({{"unused":"{}"}})", std::string(200'000, 'a'));
+  const auto refused = respond(std::move(large));
+  EXPECT_EQ(refused->error().code, ErrorCode::limit_prompt);
+  EXPECT_NE(refused->error().message.find("template arguments"), std::string::npos) << refused->error().message;
+  EXPECT_EQ(router_->sessions_count(), 0);
+}
+
 TEST_F(ResponsesTest, InstructionsAreOfOneReply) {
   GenerateRequest brief = request("one");
   brief.response->instructions = "Be brief";

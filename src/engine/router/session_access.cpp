@@ -1,6 +1,7 @@
 #include "engine/router/session_access.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <format>
 #include <utility>
 
@@ -81,6 +82,23 @@ Expected<Unit> check_record_fits(const ServedModel& served, const kv::SessionRec
   return fits;
 }
 
+std::size_t source_bytes_max(const ServedModel& served) {
+  constexpr std::size_t kBeside = 64 << 10;  // A template may leave out so much, even in a small context.
+  const auto context = static_cast<std::size_t>(served.shape().sequence_cells_max);
+  const std::size_t token_bytes = served.model->vocab().token_bytes_max(true);
+  return token_bytes > (SIZE_MAX - kBeside) / context ? SIZE_MAX : context * token_bytes + kBeside;
+}
+
+Expected<Unit> check_source(const ServedModel& served, const kv::SessionRecord& record) {
+  const std::size_t bytes = kv::source_bytes(record);
+  const std::size_t bytes_max = source_bytes_max(served);
+  if (bytes <= bytes_max) return Unit{};
+  return fail(ErrorCode::limit_prompt,
+              std::format("the session would have {} bytes of messages, tools and template arguments, and its context is worth "
+                          "{} at most: shorten it, or begin another session",
+                          bytes, bytes_max));
+}
+
 Expected<Unit> check_model(const ServedModel& served, const kv::SessionRecord& record) {
   const std::string& shown = record.name.empty() ? record.id.value : record.name;
   if (record.model != served.name) {
@@ -133,6 +151,7 @@ Expected<Unit> SessionAccess::check_next(const ServedModel& served, const kv::Se
   const std::size_t total = tokens_count(next);
   const std::size_t added = total > known ? total - known : 0;
   if (auto fits = check_record_fits(served, next, added); !fits) return fits;
+  if (auto may = check_source(served, next); !may) return may;
   return sessions_.check_quota(next.tenant, growth(record, next));
 }
 

@@ -29,6 +29,11 @@ namespace uma::engine {
 [[nodiscard]] Expected<Unit> check_fits(const ServedModel& served, std::size_t known, std::size_t added);
 // Checks, as check_fits(), a record that has just got `added` tokens, without the turns that a full context may drop.
 [[nodiscard]] Expected<Unit> check_record_fits(const ServedModel& served, const kv::SessionRecord& record, std::size_t added);
+// The most bytes of kv::source_bytes() that a session of this model may have. What its template leaves out of the tokens, such
+// as arguments that it does not know, has no other limit, and the whole record is read, copied and written when the session is
+// used.
+[[nodiscard]] std::size_t source_bytes_max(const ServedModel& served);
+[[nodiscard]] Expected<Unit> check_source(const ServedModel& served, const kv::SessionRecord& record);  // Errors: E_LIMIT_001.
 // Checks that the record's tokens belong to this model, because the model's name may mean another file by now, or the
 // session's name another session since the model was leased. Errors: E_MODEL_001; E_SESSION_002.
 [[nodiscard]] Expected<Unit> check_model(const ServedModel& served, const kv::SessionRecord& record);

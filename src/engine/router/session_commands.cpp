@@ -124,6 +124,7 @@ Task<Expected<SessionInfo>> SessionCommands::create(TenantId tenant, CreateSessi
     if (!begun) co_return begun.error();
     record = std::move(*begun);
     if (auto fits = check_fits(served, 0, record.pending.size()); !fits) co_return fits.error();
+    if (auto may = check_source(served, record); !may) co_return may.error();
     if (record.mode == SessionMode::text) {
       record.head_tokens = static_cast<std::int32_t>(record.pending.size());
       if (record.on_full == OnFull::shift) record.n_keep = std::max(record.n_keep, record.head_tokens);
@@ -256,9 +257,9 @@ Task<Expected<SessionDetail>> SessionCommands::remove_last_message(TenantId tena
     co_return Error{ErrorCode::proto_field, "only the last message of a conversation can be removed"};
   }
   parts_.sessions.touch(session);
-  auto next = co_await parts_.work.run(parts_.tasks, tenant, text_bytes(record),
-                                       [lease = lease->share(), whole = session.record,
-                                        without_turn = rewound(record, record.turns.size() - 1, parts_.clock.unix_s())] {
+  auto next = co_await parts_.work.run(parts_.tasks, tenant, kv::stored_bytes(record),
+                                       [lease = lease->share(), whole = session.record, now_s = parts_.clock.unix_s()] {
+                                         const auto without_turn = rewound(*whole, whole->turns.size() - 1, now_s);
                                          return without_last_message(*lease->chat, *whole, without_turn);
                                        });
   if (!next) co_return next.error();
@@ -343,25 +344,36 @@ Task<Expected<SessionList>> SessionCommands::list(TenantId tenant, SessionListRe
   if (!after) co_return after.error();
   const SessionSearch search(request.query);
   SessionList list;
-  const Session* last = nullptr;
   std::size_t searched = 0;
   std::size_t searched_bytes = 0;
   std::size_t metadata_bytes = 0;
-  list.has_more = parts_.sessions.for_each_of(tenant, request.order, *after, [&](const Session& session) {
+  std::optional<ListPosition> last = *after;
+  bool is_full = false;
+  const auto visit = [&](const Session& session) {
     if (!search.is_empty()) {
-      if (searched == kPageSearchedMax || searched_bytes > kPageSearchedBytesMax) return false;
+      is_full = searched == kPageSearchedMax || searched_bytes > kPageSearchedBytesMax;
+      if (is_full) return false;
       ++searched;
       searched_bytes += session.summary.name.size() + session.summary.metadata.size();
     }
     if (search.matches(session.summary)) {
-      if (std::ssize(list.sessions) == request.limit || metadata_bytes > kPageMetadataBytesMax) return false;
+      is_full = std::ssize(list.sessions) == request.limit || metadata_bytes > kPageMetadataBytesMax;
+      if (is_full) return false;
       metadata_bytes += session.summary.metadata.size();
       list.sessions.push_back(parts_.access.listed_info_of(session));
     }
-    last = &session;
+    last = position_of(session.summary, request.order);
     return true;
-  });
-  if (list.has_more && last != nullptr) list.next = position_text(position_of(last->summary, request.order));
+  };
+  // In steps, between which others' requests have their turn.
+  for (bool has_more = true; has_more && !is_full;) {
+    std::size_t visited = 0;
+    has_more = parts_.sessions.for_each_of(
+        tenant, request.order, last, [&](const Session& session) { return visited++ < kSessionsPerStep && visit(session); });
+    list.has_more = has_more;
+    if (has_more && !is_full) (void)co_await parts_.tasks.yield();
+  }
+  if (list.has_more && last) list.next = position_text(*last);
   co_return list;
 }
 

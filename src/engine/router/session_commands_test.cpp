@@ -117,7 +117,7 @@ TEST_F(RouterTest, AListHasOnlySoMuchMetadata) {
   }
   EXPECT_EQ(listed, count);
   EXPECT_GE(pages, 2u);
-  EXPECT_TRUE(list()[0].metadata.starts_with(R"({"title":"t","a":"x)"));
+  EXPECT_TRUE(wait_for(sessions().list(kTenant, {}))->sessions[0].metadata.starts_with(R"({"title":"t","a":"x)"));
   EXPECT_EQ(get(listed_id(0))->info.metadata, large);
 }
 

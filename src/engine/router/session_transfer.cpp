@@ -78,7 +78,7 @@ Task<Expected<PortableFile>> SessionTransfer::export_kv(const ModelLease& lease,
 // The conversation and the images of its messages.
 Task<Expected<PortableFile>> SessionTransfer::export_conversation(const ModelLease& lease, kv::RecordPtr record) {
   auto conversation = co_await parts_.work.run(
-      parts_.tasks, record->tenant, text_bytes(*record),
+      parts_.tasks, record->tenant, kv::stored_bytes(*record),
       [lease = lease.share(), record] -> Expected<Bytes> { return export_record(*lease->model, *record); });
   if (!conversation) co_return conversation.error();
   PortableFile images;
@@ -109,10 +109,7 @@ Task<Expected<ImportedSession>> SessionTransfer::import_session(TenantId tenant,
   auto imported = co_await parts_.work.run(
       parts_.tasks, tenant, request.file.size(),
       [lease = lease->share(), file = request.file, ids, bytes_max = parts_.limits.max_prompt_bytes] {
-        const auto cells = static_cast<std::size_t>(lease->shape().sequence_cells_max);
-        const std::size_t token_bytes_max = lease->model->vocab().token_bytes_max(true);
-        const std::size_t fitting = token_bytes_max > SIZE_MAX / cells ? SIZE_MAX : cells * token_bytes_max;
-        return import_record(*lease->chat, file, bytes_max, lease->image_encoder.get(), ids, fitting);
+        return import_record(*lease->chat, file, bytes_max, lease->image_encoder.get(), ids, source_bytes_max(*lease));
       });
   if (!imported) co_return imported.error();
   kv::SessionRecord& record = imported->record;

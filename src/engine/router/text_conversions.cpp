@@ -4,7 +4,7 @@
 #include <format>
 #include <utility>
 
-#include "engine/router/apply_defaults.h"
+#include "engine/router/settle_request.h"
 
 namespace uma::engine {
 namespace {
@@ -97,12 +97,14 @@ Task<Expected<ConvertedText>> TextConversions::detokenize(TenantId tenant, Detok
 }
 
 Task<Expected<ConvertedText>> TextConversions::format_chat(TenantId tenant, GenerateRequest request) {
-  if (auto admitted = admit(request.input.bytes() + request.options.chat.tools.size()); !admitted) co_return admitted.error();
+  const ChatOptions& given = request.options.chat;
+  if (auto admitted = admit(request.input.bytes() + given.tools.size() + given.template_arguments.size()); !admitted)
+    co_return admitted.error();
   auto lease = co_await parts_.models.lease_chat(request.model);
   if (!lease) co_return lease.error();
-  apply_defaults((*lease)->defaults, request);
-  if (auto known = (*lease)->chat->check_name(request.options.chat.template_arguments); !known) co_return known.error();
-  (*lease)->chat->chosen(request.options.chat).settle_thinking(request.options.chat);
+  auto settled = co_await settle(parts_.work, parts_.tasks, tenant, lease->share(), std::move(request));
+  if (!settled) co_return settled.error();
+  request = std::move(*settled);
   const std::size_t bytes = memory_of(request);
   co_return co_await parts_.work.run(
       parts_.tasks, std::move(tenant), bytes,

@@ -80,6 +80,27 @@ TEST_F(TextConversionsTest, AConversationHasTheDefaultsOfItsModel) {
   EXPECT_THAT(prompt->text, HasSubstr("<|im_start|>system\nBe brief.<|im_end|>"));
 }
 
+TEST_F(TextConversionsTest, LongArgumentsOfATemplateAreReadByTheWorkPool) {
+  const auto ask = [&](std::size_t bytes) {
+    GenerateRequest request;
+    request.input.messages = {{"user", "what?"}};
+    request.options.chat.template_arguments =
+        std::format(R"({{"chat_template":"none","unused":"{}"}})", std::string(bytes, 'a'));
+    auto reply = begin(router_->texts().format_chat(kTenant, std::move(request)));
+    while (router_->step()) {
+    }
+    return reply;
+  };
+  const auto brief = ask(10);
+  ASSERT_TRUE(brief->has_value());
+  EXPECT_EQ((*brief)->error().code, ErrorCode::proto_field);
+  const auto lengthy = ask(100'000);
+  EXPECT_FALSE(lengthy->has_value());
+  settle();
+  ASSERT_TRUE(lengthy->has_value());
+  EXPECT_EQ((*lengthy)->error().message, (*brief)->error().message);
+}
+
 TEST_F(TextConversionsTest, AGapNeedsMarks) {
   GenerateRequest request;
   request.input.text = "int a";

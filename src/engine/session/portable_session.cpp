@@ -376,7 +376,7 @@ void import_images(WorkPool& work, const std::shared_ptr<image::ImageEncoder>& e
 
 Expected<ImportedRecord> import_record(const chat::ChatFormat& format, const PortableFile& portable, std::size_t text_bytes_max,
                                        const image::ImageEncoder* encoder, std::span<const std::string> images,
-                                       std::size_t content_bytes_max) {
+                                       std::size_t source_bytes_max) {
   const llm::Model& model = format.model();
   PortableReader in(portable);
   const Bytes bytes = read_conversation(in);
@@ -391,13 +391,12 @@ Expected<ImportedRecord> import_record(const chat::ChatFormat& format, const Por
                 "the session file cannot be used: it has an invalid tool call, tool result, tool or image");
   }
   if (!wire::normalize_metadata(file->record.metadata)) return refuse_file("its metadata is more than a session may have");
-  const std::size_t content =
-      file->text.size() + content_bytes(file->record.messages) + content_bytes(file->record.pending_messages);
-  if (content > content_bytes_max) {
+  const std::size_t source = file->text.size() + kv::source_bytes(file->record);
+  if (source > source_bytes_max) {
     return fail(ErrorCode::limit_prompt,
                 std::format("the texts of the session file have {} bytes, more than the {} that fit the model's context: "
                             "serve the model with a larger one",
-                            content, content_bytes_max));
+                            source, source_bytes_max));
   }
   const auto rest = skip_images(in);
   if (!rest) return std::unexpected(rest.error());

@@ -54,12 +54,12 @@ struct ImportedRecord {
 // `images` are the ids of the file's images, which `encoder` keeps. If the tokens are from another vocabulary, or an image from
 // another projector, the text is tokenized again: the finished turns of a chat become one turn, and a text becomes pending
 // input. That text has at most `text_bytes_max` bytes. So it is with tokens that are too few for the text. Texts of more than
-// `content_bytes_max` bytes fit no context. Errors: E_PROTO_003 for bytes that are not a session file; E_LIMIT_001 for too
+// `source_bytes_max` bytes fit no context. Errors: E_PROTO_003 for bytes that are not a session file; E_LIMIT_001 for too
 // much text; those of the tokenizer and the template.
 [[nodiscard]] Expected<ImportedRecord> import_record(const chat::ChatFormat& format, const PortableFile& file,
                                                      std::size_t text_bytes_max, const image::ImageEncoder* encoder = nullptr,
                                                      std::span<const std::string> images = {},
-                                                     std::size_t content_bytes_max = SIZE_MAX);
+                                                     std::size_t source_bytes_max = SIZE_MAX);
 
 // The part of a file that has the KV. It holds the snapshot, and `share` until its bytes are read.
 [[nodiscard]] PortableFile export_state(kv::SnapshotPtr snapshot, ByteBudget::Share share);

@@ -10,8 +10,6 @@
 namespace uma::engine {
 namespace {
 
-constexpr std::size_t kBytesPerToken = 4;  // An approximation.
-
 std::int32_t turns_end(const kv::SessionRecord& record) {
   return record.turns_dropped + static_cast<std::int32_t>(record.turns.size());
 }
@@ -20,10 +18,6 @@ std::int32_t turns_end(const kv::SessionRecord& record) {
 
 std::size_t tokens_count(const kv::SessionRecord& record) {
   return record.chain.size() + record.pending.size();
-}
-
-std::size_t text_bytes(const kv::SessionRecord& record) {
-  return tokens_count(record) * kBytesPerToken;
 }
 
 bool is_rewritten(const kv::SessionRecord& before, const kv::SessionRecord& after) {

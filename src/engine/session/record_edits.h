@@ -18,8 +18,6 @@ namespace uma::engine {
 
 // The tokens of all finished turns and of the pending input.
 [[nodiscard]] std::size_t tokens_count(const kv::SessionRecord& record);
-// The approximate size in bytes of the text behind those tokens: the work of a job that reads all of it.
-[[nodiscard]] std::size_t text_bytes(const kv::SessionRecord& record);
 
 // Whether tokens that a reply ended with have changed, because the template has written the past differently.
 [[nodiscard]] bool is_rewritten(const kv::SessionRecord& before, const kv::SessionRecord& after);

@@ -14,7 +14,8 @@ namespace {
 
 // The time before the next try to remove a session whose time to live is over.
 constexpr Duration kRemoveRetry = std::chrono::minutes(1);
-constexpr std::size_t kNeverMuch = 64ul << 20;   // Bytes of a tenant, however full the disk is.
+constexpr std::size_t kNeverMuch = 64ul << 20;  // Bytes of a tenant, however full the disk is.
+constexpr std::size_t kReserve = 16;  // The last one of so many sessions is for tenants with less than an equal share.
 constexpr std::size_t kWaitingForReplyMax = 64;  // Requests that wait for one reply.
 
 }  // namespace
@@ -51,11 +52,17 @@ void SessionTable::adopt(kv::SessionSummary summary) {
 // The time to live as it was stored.
 void SessionTable::set_expiry(Session& session) {
   const kv::SessionSummary& summary = session.summary;
-  session.expires = kNever;
-  if (summary.ttl_s == 0) return;
+  if (summary.ttl_s == 0) return expire_at(session, kNever);
   const std::int64_t unused_s = std::clamp<std::int64_t>(clock_.unix_s() - summary.last_used_s, 0, summary.ttl_s);
-  session.expires = clock_.now() + std::chrono::seconds(summary.ttl_s - unused_s);
-  expire_by(session.expires);
+  expire_at(session, clock_.now() + std::chrono::seconds(summary.ttl_s - unused_s));
+}
+
+void SessionTable::expire_at(Session& session, TimePoint time) {
+  if (session.expires != kNever) expiring_.erase({session.expires, &session});
+  session.expires = time;
+  if (time == kNever) return;
+  expiring_.emplace(time, &session);
+  expiry_.set_by(time, [this] { expire(); });
 }
 
 // --- Finding one
@@ -134,6 +141,14 @@ Expected<Unit> SessionTable::check_quota(const TenantId& tenant, const Stored& a
   const auto exceeds = [](std::size_t max, std::size_t has, std::size_t more) {
     return max > 0 && more > 0 && has + more > max;
   };
+  const std::size_t equal_share = limits.max_sessions / (accounts_.size() + 1);
+  if (kept.sessions > equal_share &&
+      exceeds(limits.max_sessions - limits.max_sessions / kReserve, sessions_.size(), added.sessions)) {
+    return fail(ErrorCode::limit_sessions,
+                std::format("there are {} sessions, and limits.max_sessions is {}: what is left is for tenants with fewer than "
+                            "your {}. End some",
+                            sessions_.size(), limits.max_sessions, kept.sessions));
+  }
   if (exceeds(limits.tenant_sessions_max, kept.sessions, added.sessions)) {
     return fail(ErrorCode::limit_quota,
                 std::format("you have {} sessions, as many as limits.tenant_sessions_max allows: end some", kept.sessions));
@@ -351,8 +366,7 @@ Task<Expected<SessionLock>> SessionTable::lock_idle(TenantId tenant, std::string
 
 void SessionTable::touch(Session& session) {
   const std::int64_t ttl_s = session.summary.ttl_s;
-  session.expires = ttl_s > 0 ? clock_.now() + std::chrono::seconds(ttl_s) : kNever;
-  expire_by(session.expires);
+  expire_at(session, ttl_s > 0 ? clock_.now() + std::chrono::seconds(ttl_s) : kNever);
 }
 
 // The record of an idle session stays in memory until records of more recently used sessions need the memory.
@@ -408,8 +422,7 @@ Task<> SessionTable::remove(SessionLock lock) {
   }
   if (catalog_.is_shared() && kv::must_take_again(removed.error())) session.lease = 0;
   for (Promise<Unit>& reply : std::exchange(session.ends, {})) reply(std::unexpected(removed.error()));
-  if (session.expires <= clock_.now()) session.expires = clock_.now() + kRemoveRetry;
-  expire_by(session.expires);
+  if (session.expires <= clock_.now()) expire_at(session, clock_.now() + kRemoveRetry);
 }
 
 void SessionTable::erase(Session& session) {
@@ -420,6 +433,7 @@ void SessionTable::erase(Session& session) {
   if (account->second.made.empty()) accounts_.erase(account);
   auto node = sessions_.extract(session.summary.id);
   if (!session.summary.name.empty()) forget_name(session.summary);
+  expire_at(session, kNever);
   count_.set(static_cast<std::int64_t>(sessions_.size()));
   run_noting([&] { options_.on_ended(session); });
   const Error unknown = unknown_session(session.summary.id.value);
@@ -438,27 +452,25 @@ void SessionTable::refuse_waiting(const Error& error) {
   }
 }
 
-void SessionTable::expire_by(TimePoint time) {
-  expiry_.set_by(time, [this] { expire(); });
-}
-
 // Ends the sessions whose time to live is over.
 void SessionTable::expire() {
   const TimePoint now = clock_.now();
   std::vector<SessionId> expired;
-  for (auto& [id, session] : sessions_) {
-    const bool is_used = session.is_running() || session.is_locked;
-    if (is_used && session.expires <= now) touch(session);
-    if (session.expires <= now) {
-      expired.push_back(id);
+  for (auto next = expiring_.begin(); next != expiring_.end() && next->first <= now;) {
+    Session& session = *(next++)->second;
+    if (session.is_running() || session.is_locked) {
+      touch(session);
     } else {
-      expire_by(session.expires);
+      expired.push_back(session.summary.id);
     }
   }
   for (const SessionId& id : expired) {
     Session& session = *find(id);
     log_info("session {}: ends after its ttl of {} s without use", id.value, session.summary.ttl_s);
     tasks_.start(remove(lock_now(session)));
+  }
+  if (const auto next = expiring_.lower_bound({now + Duration(1), nullptr}); next != expiring_.end()) {
+    expiry_.set_by(next->first, [this] { expire(); });
   }
 }
 

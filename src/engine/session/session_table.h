@@ -115,7 +115,7 @@ struct Session {
   std::vector<Promise<SessionLock>> waiting;  // Requests for the lock.
   std::optional<std::list<Unused>::iterator> unused;
   std::vector<Promise<Unit>> ends;  // Requests to end the session, which happens when it is idle.
-  TimePoint expires = kNever;
+  TimePoint expires = kNever;       // Changed by SessionTable::expire_at().
 
   [[nodiscard]] bool is_running() const { return run != nullptr; }
 };
@@ -270,7 +270,7 @@ class SessionTable {
   void forget_name(const kv::SessionSummary& named);
   void replace_summary(Session& session, kv::SessionSummary summary);
   void set_expiry(Session& session);
-  void expire_by(TimePoint time);
+  void expire_at(Session& session, TimePoint time);
   void expire();
   void ask_others(Duration pause);
   [[nodiscard]] Task<> take_changes();
@@ -295,9 +295,10 @@ class SessionTable {
   std::list<Session::Unused> unused_;  // Least recently used first.
   std::size_t unused_bytes_ = 0;
   std::map<std::pair<TenantId, std::string>, SessionId> names_;
-  std::map<TenantId, Account> accounts_;  // Accounts of the tenants that have sessions.
-  Timer expiry_;                          // The earliest end of a session's time to live.
-  Timer question_;                        // A shared catalog is asked for the changes of others.
+  std::map<TenantId, Account> accounts_;               // Accounts of the tenants that have sessions.
+  std::set<std::pair<TimePoint, Session*>> expiring_;  // The sessions with a time to live, in the order of their ends.
+  Timer expiry_;                                       // The first of these.
+  Timer question_;                                     // A shared catalog is asked for the changes of others.
   bool is_asking_ = false;
   bool has_news_ = false;  // Since the question.
   bool is_sync_failing_ = false;

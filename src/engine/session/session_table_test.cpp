@@ -229,6 +229,15 @@ TEST_F(SessionTableTest, QuotasCountWhatIsBeingCommittedAndTakeItBackWhereThatFa
   table_->check_invariants();
 }
 
+TEST_F(SessionTableTest, TheLastSessionsAreForTenantsWithFew) {
+  make({.max_sessions = 32});
+  for (int i = 0; i < 30; ++i) add(record(std::to_string(i)));
+  EXPECT_EQ(table_->check_quota(kTenant, {.sessions = 1}).error().code, ErrorCode::limit_sessions);
+  EXPECT_TRUE(table_->check_quota(kTenant, {.tokens = 1, .bytes = 4})) << "what it has may grow";
+  EXPECT_TRUE(table_->check_quota(TenantId{"b"}, {.sessions = 1}));
+  EXPECT_EQ(table_->check_quota(TenantId{"b"}, {.sessions = 3}).error().code, ErrorCode::limit_sessions);
+}
+
 TEST_F(SessionTableTest, TextsCountAlthoughTheyHaveNoTokens) {
   make({.tenant_bytes_max = 1000});
   kv::SessionRecord made = record("s");
@@ -296,6 +305,25 @@ TEST_F(SessionTableTest, AnEndThatThrowsIsAnsweredAndNotTriedAgain) {
   EXPECT_EQ(table_->size(), 1u);
   EXPECT_TRUE(result_of(end_of("s")));
   EXPECT_EQ(table_->size(), 0u);
+}
+
+TEST_F(SessionTableTest, EachEndsAtItsOwnTime) {
+  make();
+  for (const int ttl_s : {30, 10, 20}) {
+    kv::SessionRecord made = record(std::to_string(ttl_s));
+    made.ttl_s = ttl_s;
+    made.last_used_s = clock_.unix_s();
+    add(std::move(made));
+  }
+  for (const char* ended : {"10", "20", "30"}) {
+    table_->touch(session("30"));
+    clock_.advance(std::chrono::seconds(ended == std::string("30") ? 30 : 10));
+    tasks_.timers().run_due();
+    work();
+    ASSERT_FALSE(ended_.empty());
+    EXPECT_EQ(ended_.back(), ended);
+  }
+  EXPECT_EQ(ended_.size(), 3u);
 }
 
 TEST_F(SessionTableTest, ATimeToLiveGoesOnOverARestartAndNotWhileItIsUsed) {

@@ -63,12 +63,17 @@ std::size_t bytes_of(const SessionRecord& record) {
   return total;
 }
 
-std::size_t stored_bytes(const SessionRecord& record) {
-  std::size_t total = record.metadata.size() + record.tools.size() + record.template_arguments.size() +
-                      (record.chain.size() + record.pending.size()) * sizeof(Token);
+std::size_t source_bytes(const SessionRecord& record) {
+  std::size_t total = record.tools.size() + record.template_arguments.size();
   for (const std::vector<ChatMessage>* messages : {&record.messages, &record.pending_messages}) {
     for (const ChatMessage& message : *messages) total += message.role.size() + message.content.size() + message.extra.size();
   }
+  return total;
+}
+
+std::size_t stored_bytes(const SessionRecord& record) {
+  std::size_t total =
+      record.metadata.size() + source_bytes(record) + (record.chain.size() + record.pending.size()) * sizeof(Token);
   for (const ResponsePtr& response : record.responses) total += response->id.size() + response->request.size();
   return total;
 }

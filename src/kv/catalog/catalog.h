@@ -93,6 +93,8 @@ struct SessionSummary : SessionHead {
 [[nodiscard]] std::size_t bytes_of(const SessionRecord& record);
 // The bytes of its tokens and texts in the catalog, for quotas. Images count elsewhere (image::KeptImages).
 [[nodiscard]] std::size_t stored_bytes(const SessionRecord& record);
+// The part of it that its tokens are made from: messages, tools, and arguments of the template.
+[[nodiscard]] std::size_t source_bytes(const SessionRecord& record);
 // The `extra` of each message that has images.
 [[nodiscard]] std::vector<std::string> image_extras(const SessionRecord& record);
 

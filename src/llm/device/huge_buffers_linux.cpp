@@ -1,7 +1,7 @@
-// A posix_memalign() of our own, which replaces the C library's in the whole program. It is meant for ggml's buffers, which hold
-// weights, keys and values: most systems give huge pages only to memory that asks for them (docs/decisions/0066). Any thread
-// may call it, also before main(): it must not log or throw, and takes no lock of ours. CMakeLists.txt links it into programs
-// and exports it to ggml. Elsewhere than on Linux, the C library's function stays.
+// A posix_memalign() of our own, which replaces the C library's in the whole program. It is meant for ggml's buffers, which
+// hold weights, keys and values: most systems give huge pages only to memory that asks for them (docs/decisions/0066). Any
+// thread may call it, also before main(): it must not log or throw, and takes no lock of ours. CMakeLists.txt links it into
+// programs and exports it to ggml. Elsewhere than on Linux, the C library's function stays.
 #include <algorithm>
 #include <bit>
 #include <cerrno>
