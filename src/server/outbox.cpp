@@ -21,7 +21,18 @@ void Outbox::append_drawn(const std::string& id, Draw draw) {
   wake();
 }
 
-Expected<Unit> Outbox::append_answer(const std::string& id, std::string_view frame) {
+bool Outbox::append_long_unless_full(std::string frames) {
+  {
+    const MutexLock lock(mutex_);
+    if (!may_append()) return false;
+    note_droppable(frames.size());
+    if (!put_locked(std::move(frames))) return true;
+  }
+  wake();
+  return true;
+}
+
+Expected<Unit> Outbox::append_answer(const std::string& id, std::string frame) {
   {
     const MutexLock lock(mutex_);
     if (sealed_) return Unit{};
@@ -29,10 +40,30 @@ Expected<Unit> Outbox::append_answer(const std::string& id, std::string_view fra
     auto counted = count(unsent_ + frame.size());
     if (!counted && frame.size() > kFreeBytes) return counted;
     finished_ids_.push_back(id);
-    if (!append_locked([&](std::string& out) { out += frame; })) return Unit{};
+    if (!put_locked(std::move(frame))) return Unit{};
   }
   wake();
   return Unit{};
+}
+
+void Outbox::append_last_answer(const std::string& id, std::string frame) {
+  {
+    const MutexLock lock(mutex_);
+    if (sealed_) return;
+    (void)count(unsent_ + frame.size());
+    finished_ids_.push_back(id);
+    if (!put_locked(std::move(frame))) return;
+  }
+  wake();
+}
+
+bool Outbox::put_locked(std::string frames) {
+  if (frames.size() <= kFreeBytes) return append_locked([&](std::string& out) { out += frames; });
+  if (sealed_) return false;
+  unsent_ += frames.size();
+  if (!bytes_.empty()) older_.push_back(std::exchange(bytes_, {}));
+  older_.push_back(std::move(frames));
+  return !std::exchange(wake_sent_, true);
 }
 
 Expected<Unit> Outbox::count(std::size_t bytes) {
@@ -59,12 +90,14 @@ void Outbox::take(std::string& bytes, std::vector<std::string>& finished_ids) {
   {
     const MutexLock lock(mutex_);
     wake_sent_ = false;
+    std::string& first = older_.empty() ? bytes_ : older_.front();
     if (bytes.empty()) {
-      bytes.swap(bytes_);  // Both buffers keep their capacity, so that a steady stream allocates nothing.
+      bytes.swap(first);  // Both buffers keep their capacity, so that a steady stream allocates nothing.
     } else {
-      bytes.append(bytes_);
+      bytes.append(first);
     }
-    bytes_.clear();
+    first.clear();
+    if (!older_.empty()) older_.pop_front();
     finished_ids.insert(finished_ids.end(), std::make_move_iterator(finished_ids_.begin()),
                         std::make_move_iterator(finished_ids_.end()));
     finished_ids_.clear();
@@ -92,6 +125,11 @@ void Outbox::mark_written(std::size_t bytes) {
 std::size_t Outbox::bytes_unsent() const {
   const MutexLock lock(mutex_);
   return unsent_;
+}
+
+bool Outbox::is_sealed() const {
+  const MutexLock lock(mutex_);
+  return sealed_;
 }
 
 void Outbox::seal() {

@@ -47,10 +47,42 @@ TEST(Outbox, CountsAnswersUntilTheyAreWritten) {
   EXPECT_EQ(memory->bytes_used(), 401'000u);
   EXPECT_FALSE(outbox.append_answer("refused", std::string(400'000, 'x')));
   EXPECT_EQ(take(outbox).finished_ids, (std::vector<std::string>{"small", "large"}));
+  EXPECT_EQ(take(outbox).bytes.size(), 400'000u);
   outbox.mark_written(201'000);
   EXPECT_EQ(memory->bytes_used(), 200'000u);
   outbox.mark_written(200'000);
   EXPECT_EQ(memory->bytes_used(), 0u);
+}
+
+TEST(Outbox, LongAnswersAreMovedInTheirOrder) {
+  Outbox outbox(1'000'000, [] {});
+  std::string answer(100'000, 'x');
+  std::string picture(200'000, 'y');
+  const char* const answer_at = answer.data();
+  const char* const picture_at = picture.data();
+  outbox.append(text("first"));
+  ASSERT_TRUE(outbox.append_answer("a", std::move(answer)));
+  EXPECT_TRUE(outbox.append_long_unless_full(std::move(picture)));
+  outbox.append_last_answer("b", "last");
+  EXPECT_EQ(outbox.bytes_unsent(), 300'009u);
+  EXPECT_EQ(take(outbox).bytes, "first");
+  EXPECT_EQ(take(outbox).bytes.data(), answer_at) << "engine threads do not wait for a copy";
+  outbox.seal();
+  EXPECT_EQ(take(outbox).bytes.data(), picture_at) << "what is there is still taken";
+  EXPECT_EQ(take(outbox).bytes, "last");
+  EXPECT_EQ(take(outbox).bytes, "");
+  outbox.mark_written(300'009);
+  EXPECT_FALSE(outbox.is_full());
+}
+
+TEST(Outbox, ALastAnswerIsTakenAlsoWhereThereIsNoRoom) {
+  const auto memory = std::make_shared<TenantBudget>(200'000, "answers", "the limit");
+  Outbox outbox(100, [] {}, memory->open(TenantId{"a"}));
+  EXPECT_FALSE(outbox.append_answer("refused", std::string(150'000, 'x')));
+  outbox.append_last_answer("a", std::string(150'000, 'x'));
+  const Taken taken = take(outbox);
+  EXPECT_EQ(taken.bytes.size(), 150'000u);
+  EXPECT_EQ(taken.finished_ids, std::vector<std::string>{"a"});
 }
 
 TEST(Outbox, DropsWhatMayBeDroppedWhileFull) {

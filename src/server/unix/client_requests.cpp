@@ -15,23 +15,141 @@
 #include "wire/own/request_codec.h"
 
 namespace uma::server {
+namespace {
+
+constexpr std::size_t kLongAnswerBytes = 65'536;  // Longer answers are encoded apart.
+
+// The bytes of an answer, about, as far as they grow with its request or with what the tenant has stored.
+template <class T>
+std::size_t answer_bytes(const T& /*value*/) {
+  return 0;
+}
+
+std::size_t answer_bytes(const SessionDetail& session) {
+  constexpr std::size_t kMessageBytes = 32;  // The frame of a message without text.
+  return session.bytes() + (session.messages.size() + session.pending_messages.size()) * kMessageBytes;
+}
+
+std::size_t answer_bytes(const SessionList& list) {
+  constexpr std::size_t kSessionBytes = 512;
+  std::size_t sum = list.sessions.size() * kSessionBytes;
+  for (const SessionInfo& session : list.sessions) sum += session.metadata.size();
+  return sum;
+}
+
+constexpr std::size_t kFloatBytes = 12;
+
+std::size_t answer_bytes(const EmbedResult& result) {
+  return result.values.size() * kFloatBytes;
+}
+
+std::size_t answer_bytes(const ImageEmbeddings& result) {
+  std::size_t sum = 0;
+  for (const std::vector<float>& vector : result.embeddings) sum += vector.size() * kFloatBytes;
+  return sum;
+}
+
+// A reranking shows its documents, if it is asked to.
+std::size_t answer_bytes(const RerankResult& result, const wire::RerankCall& call) {
+  constexpr std::size_t kScoreBytes = 64;
+  std::size_t sum = result.scores.size() * kScoreBytes;
+  if (!call.returns_documents) return sum;
+  for (const RerankScore& score : result.scores) sum += call.rerank.documents[score.index].size();
+  return sum;
+}
+
+std::size_t answer_bytes(const EosEvent& eos) {
+  constexpr std::size_t kTokenBytes = 96;  // A token with its logprob and the list of its bytes.
+  std::size_t sum = eos.text.size();
+  for (const ReplyPart& part : eos.parts) sum += part.text.size();
+  for (const TokenLogprobs& place : eos.logprobs) sum += (1 + place.top.size()) * kTokenBytes;
+  return sum;
+}
+
+}  // namespace
+
+// Encodes the last frames of a client's requests. Shared by replies and sinks, which may outlive the client. Any thread.
+class ClientRequests::AnswerEncoder {
+ public:
+  AnswerEncoder(Service& service, TenantId tenant, std::shared_ptr<Outbox> outbox)
+      : service_(service), tenant_(std::move(tenant)), outbox_(std::move(outbox)) {}
+
+  // Passes the frame that encode() returns to `deliver`. What takes long is encoded apart, since it delays the threads that
+  // answer, which all tenants share. `share` counts it meanwhile. Once the client is gone nothing is encoded.
+  template <class EncodeT>
+  void run(std::size_t bytes, RequestShare share, EncodeT encode, Promise<std::string> deliver) const {
+    if (bytes < kLongAnswerBytes) return deliver(contain(encode));
+    service_.run_apart(
+        tenant_, bytes,
+        [outbox = outbox_, share = std::move(share), encode = std::move(encode), deliver = std::move(deliver)]() mutable {
+          if (outbox->is_sealed()) return;
+          Expected<std::string> frame = contain([&] {
+            EncodeT work = std::move(encode);  // Its value is not held beside the frame longer than needed.
+            return work();
+          });
+          share.reset();  // The outbox counts the frame.
+          deliver(std::move(frame));
+        });
+  }
+  // A share that counts so much of an answer. Errors: E_LIMIT_003.
+  [[nodiscard]] Expected<RequestShare> hold(std::size_t bytes) const {
+    if (bytes < kLongAnswerBytes) return nullptr;
+    RequestShare share = service_.open_share(tenant_);
+    if (const auto held = share->grow(bytes); !held) return std::unexpected(held.error());
+    return share;
+  }
+  [[nodiscard]] const std::shared_ptr<Outbox>& outbox() const { return outbox_; }
+
+ private:
+  Service& service_;
+  const TenantId tenant_;
+  const std::shared_ptr<Outbox> outbox_;
+};
 
 // The output of one generation. Engine threads share ownership, so a sink may outlive the connection; it then appends to a
 // sealed outbox.
 class ClientRequests::StreamSink final : public EventSink {
  public:
-  StreamSink(std::shared_ptr<Outbox> outbox, const std::string& id, bool stream)
-      : outbox_(std::move(outbox)), id_(id), head_(id), stream_(stream) {}
+  StreamSink(AnswerEncoder encoder, const std::string& id, bool stream)
+      : encoder_(std::move(encoder)), id_(id), head_(id), stream_(stream) {}
 
   bool deliver(const Event& event) override {
     const auto write = [&](std::string& out) { wire::append_event(out, head_, event, stream_); };
-    if (!is_terminal(event)) return outbox_->append_unless_full(write);
-    outbox_->append_last(id_, write);
+    if (!is_terminal(event)) return encoder_.outbox()->append_unless_full(write);
+    const auto* eos = std::get_if<EosEvent>(&event);
+    if (eos != nullptr && answer_bytes(*eos) >= kLongAnswerBytes) {
+      end_apart(*eos);
+    } else {
+      encoder_.outbox()->append_last(id_, write);
+    }
     return true;
   }
 
  private:
-  const std::shared_ptr<Outbox> outbox_;
+  // An end is delivered in any case, so it is encoded even where there is no memory to hold it.
+  void end_apart(const EosEvent& eos) {
+    if (encoder_.outbox()->is_sealed()) return;
+    auto encode = [head = head_, stream = stream_,
+                   eos = Event(EosEvent{.reason = eos.reason,
+                                        .usage = eos.usage,
+                                        .text = eos.text,
+                                        .error = eos.error,
+                                        .parts = eos.parts,
+                                        .logprobs = eos.logprobs,
+                                        .share = eos.share})]() -> Expected<std::string> {
+      std::string frame;
+      wire::append_event(frame, head, eos, stream);
+      return frame;
+    };
+    Promise<std::string> deliver([outbox = encoder_.outbox(), id = id_, head = head_](Expected<std::string> frame) {
+      if (frame) return outbox->append_last_answer(id, std::move(*frame));
+      outbox->append_last(id, [&](std::string& out) { wire::append_error(out, head, frame.error()); });
+    });
+    const std::size_t bytes = answer_bytes(eos);
+    encoder_.run(bytes, encoder_.hold(bytes).value_or(nullptr), std::move(encode), std::move(deliver));
+  }
+
+  const AnswerEncoder encoder_;
   const std::string id_;
   const wire::FrameHead head_;
   const bool stream_;
@@ -45,7 +163,7 @@ class ClientRequests::PictureFrames final : public PictureSink {
   bool deliver(const PictureEvent& event) override {
     std::string frames;  // Written before the outbox is locked, which delivers the tokens of other requests.
     wire::append_picture_event(frames, head_, event);
-    return outbox_->append_unless_full([&](std::string& out) { out += frames; });
+    return outbox_->append_long_unless_full(std::move(frames));
   }
 
  private:
@@ -175,29 +293,40 @@ void ClientRequests::answer_error(std::optional<std::string_view> id, const Erro
   outbox_->append([&](std::string& out) { wire::append_error(out, wire::FrameHead(id), error); });
 }
 
-template <class T, class AppendT>
-Promise<T> ClientRequests::reply_to(const std::string& id, AppendT append) {
+template <class T, class AppendT, class BytesT>
+Promise<T> ClientRequests::reply_to(const std::string& id, AppendT append, BytesT bytes_of) {
   in_flight_.emplace(id, InFlight{});
-  return [outbox = outbox_, id, append = std::move(append)](Expected<T> result) {
-    // Encoded before the outbox is locked, so that a large session does not delay tokens of other requests on this connection.
-    std::string frame;
-    const wire::FrameHead head(id);
-    const auto encoded = contain([&]() -> Expected<Unit> {
-      if (!result) return std::unexpected(result.error());
-      append(frame, head, *result);
-      return Unit{};
+  return [encoder = AnswerEncoder(service_, tenant_, outbox_), id, append = std::move(append),
+          bytes_of = std::move(bytes_of)](Expected<T> result) mutable {
+    if (encoder.outbox()->is_sealed()) return;
+    Promise<std::string> deliver([outbox = encoder.outbox(), id](Expected<std::string> frame) {
+      const Expected<Unit> told =
+          std::move(frame).and_then([&](std::string whole) { return outbox->append_answer(id, std::move(whole)); });
+      if (!told) {
+        outbox->append_last(id, [&](std::string& out) { wire::append_error(out, wire::FrameHead(id), told.error()); });
+      }
     });
-    if (!encoded) {
-      frame.clear();
-      wire::append_error(frame, head, encoded.error());
-    }
-    if (const auto held = outbox->append_answer(id, frame); !held)
-      outbox->append_last(id, [&](std::string& out) { wire::append_error(out, head, held.error()); });
+    if (!result) return deliver(std::unexpected(std::move(result.error())));
+    const std::size_t bytes = bytes_of(*result);
+    Expected<RequestShare> share = encoder.hold(bytes);
+    if (!share) return deliver(std::unexpected(std::move(share.error())));
+    // Encoded before the outbox is locked, so that a large session does not delay tokens of other requests on this connection.
+    auto encode = [id, append = std::move(append), value = std::move(*result)]() -> Expected<std::string> {
+      std::string frame;
+      append(frame, wire::FrameHead(id), value);
+      return frame;
+    };
+    encoder.run(bytes, std::move(*share), std::move(encode), std::move(deliver));
   };
 }
 
+template <class T, class AppendT>
+Promise<T> ClientRequests::reply_to(const std::string& id, AppendT append) {
+  return reply_to<T>(id, std::move(append), [](const T& value) { return answer_bytes(value); });
+}
+
 void ClientRequests::run(const std::string& id, GenerateRequest request) {
-  auto sink = std::make_shared<StreamSink>(outbox_, id, request.options.stream);
+  auto sink = std::make_shared<StreamSink>(AnswerEncoder(service_, tenant_, outbox_), id, request.options.stream);
   // Registered before the call, because events may arrive, and end, during it.
   InFlight& in_flight = in_flight_[id];
   request.client = client_;
@@ -337,10 +466,13 @@ void ClientRequests::run(const std::string& id, wire::EmbeddingCall call) {
 void ClientRequests::run(const std::string& id, wire::RerankCall call) {
   call.rerank.options.client = client_;
   RerankRequest request = call.rerank;
+  const auto asked = std::make_shared<const wire::RerankCall>(std::move(call));
   auto reply = reply_to<RerankResult>(
-      id, [call = std::move(call)](std::string& out, const wire::FrameHead& head, const RerankResult& result) {
-        wire::append_rerank(out, head, result, call);
-      });
+      id,
+      [asked](std::string& out, const wire::FrameHead& head, const RerankResult& result) {
+        wire::append_rerank(out, head, result, *asked);
+      },
+      [asked](const RerankResult& result) { return answer_bytes(result, *asked); });
   in_flight_.at(id).generation = service_.rerank(tenant_, std::move(request), std::move(reply));
 }
 

@@ -37,7 +37,6 @@ class ClientRequests {
     std::function<void()> wake;                        // Wakes the connection, from any thread, so that it calls append_live().
     const Published<std::string>* http_url = nullptr;  // See UnixServerOptions.
   };
-
   // `library` is null if models cannot be pulled. `is_administrator`: whether the client may pull and unload models.
   ClientRequests(Service& service, ModelLibrary* library, bool is_administrator, TenantId tenant,
                  std::shared_ptr<Outbox> outbox, std::shared_ptr<ByteBudget> imports, Live live);
@@ -60,6 +59,7 @@ class ClientRequests {
   [[nodiscard]] bool awaits_file() const { return pending_import() != in_flight_.end(); }
 
  private:
+  class AnswerEncoder;
   class StreamSink;
   class PictureFrames;
   class ExportFrames;
@@ -108,7 +108,10 @@ class ClientRequests {
   void run(const std::string& id, wire::PingRequest request);
   void run(const std::string& id, wire::WatchRequest request);
 
-  // A Reply for the engine that appends its value as the last frame of `id` by calling append(out, head, value).
+  // A Reply for the engine that appends its value as the last frame of `id` by calling append(out, head, value). A long frame,
+  // by bytes_of(value), is encoded apart.
+  template <class T, class AppendT, class BytesT>
+  Promise<T> reply_to(const std::string& id, AppendT append, BytesT bytes_of);
   template <class T, class AppendT>
   Promise<T> reply_to(const std::string& id, AppendT append);
   void answer_error(std::optional<std::string_view> id, const Error& error);

@@ -1,5 +1,6 @@
 #include "server/unix/unix_server.h"
 
+#include <format>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -74,6 +75,97 @@ TEST_F(UnixServerTest, WorkOfAConnectionThatHasEndedIsNobodys) {
   client.reset();
   server_.reset();
   EXPECT_GE(service_.request_bytes(), 100'000u) << "the frame waits";
+  for (auto& work : service_.take_held()) work();
+  EXPECT_EQ(service_.request_bytes(), 0u);
+}
+
+TEST_F(UnixServerTest, LongAnswersAreEncodedApart) {
+  start();
+  service_.hold_apart();
+  TestClient client(path());
+  client.send_json(R"({"id":"long","type":"get_session","session_id":"s"})");
+  ASSERT_TRUE(becomes([&] { return service_.apart().size() == 1; }));
+  EXPECT_EQ(service_.apart()[0].first, (TenantId{"uid:" + std::to_string(::geteuid())}));
+  EXPECT_GE(service_.apart()[0].second, 1'000'000u);
+  EXPECT_GE(service_.request_bytes(), 1'000'000u) << "what waits is counted";
+  client.send_json(R"({"id":"short","type":"list_sessions"})");
+  EXPECT_EQ(client.receive_field("id"), "short") << "it is encoded where it is answered";
+  for (auto& work : service_.take_held()) work();
+  const auto answer = client.receive().value();
+  EXPECT_EQ(answer.at("id").as_string(), "long");
+  EXPECT_EQ(answer.at("text").as_string().size(), 1'000'000u);
+  EXPECT_TRUE(becomes([&] { return service_.request_bytes() == 0; }));
+  EXPECT_EQ(service_.apart().size(), 1u);
+}
+
+TEST_F(UnixServerTest, EveryAnswerThatGrowsWithItsRequestIsEncodedApart) {
+  start();
+  service_.hold_apart();
+  TestClient client(path());
+  client.send_json(R"({"id":"e","type":"embed","texts":["a"]})");
+  service_.next_embedding().reply(
+      EmbedResult{.model = "fake", .dimensions = 1000, .values = std::vector<float>(10'000, 0.5f), .tokens = 1});
+  client.send_json(std::format(R"({{"id":"r","type":"rerank","query":"q","documents":["{}"],"return_documents":true}})",
+                               std::string(65'000, 'd')));
+  service_.next_reranking().reply(RerankResult{.model = "fake", .scores = std::vector<RerankScore>(2), .tokens = 1});
+  client.send_json(R"({"id":"g","type":"generate","prompt":"hi","stream":false})");
+  service_.next_generation().sink->deliver(EosEvent{FinishReason::stop, {}, std::string(100'000, 'x'), std::nullopt});
+  const std::vector<TokenLogprobs> places(100, {.chosen = {.token = 1, .bytes = "x"}, .top = std::vector<TokenLogprob>(20)});
+  client.send_json(R"({"id":"l","type":"generate","prompt":"hi","stream":false})");
+  service_.next_generation().sink->deliver(EosEvent{.usage = {}, .text = "x", .error = std::nullopt, .logprobs = places});
+  EXPECT_EQ(service_.apart().size(), 4u);
+  for (auto& work : service_.take_held()) work();
+  EXPECT_EQ(client.receive_field("event"), "embedding");
+  EXPECT_EQ(client.receive_field("event"), "rerank");
+  EXPECT_EQ(client.receive_field("text").size(), 100'000u);
+  EXPECT_EQ(client.receive().value().at("logprobs").as_array().size(), 100u);
+}
+
+TEST_F(UnixServerTest, ALongEndComesBehindTheTokensOfItsRequest) {
+  start();
+  service_.hold_apart();
+  TestClient client(path());
+  client.send_json(generate_frame("a"));
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_TRUE(generation.sink->deliver(token("first")));
+  EXPECT_TRUE(generation.sink->deliver(EosEvent{FinishReason::stop, {}, std::string(100'000, 'x'), std::nullopt}));
+  EXPECT_EQ(client.receive_field("text"), "first");
+  client.send_json(generate_frame("a"));
+  EXPECT_EQ(client.receive_field("code"), "E_PROTO_005") << "it has not ended";
+  for (auto& work : service_.take_held()) work();
+  EXPECT_EQ(client.receive_field("event"), "eos");
+  client.send_json(generate_frame("a"));
+  service_.next_generation().sink->deliver(eos());
+  EXPECT_EQ(client.receive_field("event"), "eos");
+}
+
+TEST_F(UnixServerTest, LongAnswersForWhichThereIsNoRoomAreRefused) {
+  start();
+  const RequestShare own = service_.open_share(TenantId{"uid:" + std::to_string(::geteuid())});
+  ASSERT_TRUE(own->grow(1ul << 29));
+  TestClient client(path());
+  client.send_json(R"({"id":"long","type":"get_session","session_id":"s"})");
+  EXPECT_EQ(client.receive_field("code"), "E_LIMIT_003");
+  client.send_json(R"({"id":"g","type":"generate","prompt":"hi","stream":false})");
+  service_.next_generation().sink->deliver(EosEvent{FinishReason::stop, {}, std::string(100'000, 'x'), std::nullopt});
+  EXPECT_EQ(client.receive_field("text").size(), 100'000u) << "what was computed is told";
+  EXPECT_EQ(service_.apart().size(), 1u);
+}
+
+TEST_F(UnixServerTest, NothingIsEncodedForAClientThatHasLeft) {
+  start();
+  service_.hold_apart();
+  std::optional<TestClient> client(path());
+  client->send_json(R"({"id":"long","type":"get_session","session_id":"s"})");
+  client->send_json(R"({"id":"e","type":"embed","texts":["a"]})");
+  client->send_json(R"({"id":"g","type":"generate","prompt":"hi","stream":false})");
+  FakeService::Embedding embedding = service_.next_embedding();
+  const FakeService::Generation generation = service_.next_generation();
+  client.reset();
+  ASSERT_TRUE(becomes([&] { return server_->connections_count() == 0; }));
+  embedding.reply(EmbedResult{.model = "fake", .dimensions = 1000, .values = std::vector<float>(10'000, 0.5f), .tokens = 1});
+  generation.sink->deliver(EosEvent{FinishReason::stop, {}, std::string(100'000, 'x'), std::nullopt});
+  EXPECT_EQ(service_.apart().size(), 1u) << "the session's, which began before";
   for (auto& work : service_.take_held()) work();
   EXPECT_EQ(service_.request_bytes(), 0u);
 }
