@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/byte_budget.h"
 #include "base/clock.h"
 #include "base/trace.h"
 #include "core/limits.h"
@@ -18,6 +19,7 @@ namespace uma::server {
 namespace {
 
 constexpr std::size_t kLongAnswerBytes = 65'536;  // Longer answers are encoded apart.
+constexpr std::size_t kImportStep = 1ul << 20;    // PortableWriter reserves memory in such parts.
 
 // The bytes of an answer, about, as far as they grow with its request or with what the tenant has stored.
 template <class T>
@@ -228,7 +230,7 @@ class ClientRequests::PullFrames final : public PullSink {
 };
 
 ClientRequests::ClientRequests(Service& service, ModelLibrary* library, bool is_administrator, TenantId tenant,
-                               std::shared_ptr<Outbox> outbox, std::shared_ptr<ByteBudget> imports, Live live)
+                               std::shared_ptr<Outbox> outbox, Imports imports, Live live)
     : service_(service),
       library_(library),
       is_administrator_(is_administrator),
@@ -432,7 +434,9 @@ void ClientRequests::run(const std::string& id, wire::ImportSessionRequest reque
     return answer_error(
         id, {ErrorCode::limit_wait, "another import is in progress on this connection: send its file to the end first"});
   }
-  in_flight_[id].import.emplace(std::move(request.name), PortableWriter(imports_));
+  // The file's own limit; `share` counts it with the others.
+  const auto limit = std::make_shared<ByteBudget>(imports_.file_bytes_max);
+  in_flight_[id].import.emplace(std::move(request.name), PortableWriter(limit), imports_.memory->open(tenant_));
 }
 
 void ClientRequests::run(const std::string& id, wire::ImportDataRequest request) {
@@ -442,7 +446,10 @@ void ClientRequests::run(const std::string& id, wire::ImportDataRequest request)
         id, {ErrorCode::proto_field, "field \"target\" is not the id of an import_session in progress on this connection"});
   }
   PortableWriter& file = target->second.import->file;
-  if (auto appended = file.append(request.data); !appended) {
+  const std::size_t steps = (file.size() + request.data.size() + kImportStep - 1) / kImportStep;
+  auto appended = target->second.import->share->resize(std::min(steps * kImportStep, imports_.file_bytes_max));
+  if (appended) appended = file.append(request.data);
+  if (!appended) {
     in_flight_.erase(target);
     answer_error(request.target, appended.error());
     return answer_error(id, appended.error());
@@ -450,6 +457,8 @@ void ClientRequests::run(const std::string& id, wire::ImportDataRequest request)
   outbox_->append([&](std::string& out) { wire::append_received_ack(out, wire::FrameHead(id), file.size()); });
   if (!request.is_last) return;
   ImportRequest import{.name = std::move(target->second.import->name), .file = std::move(file).finish()};
+  using Owned = std::pair<std::shared_ptr<const void>, RequestShare>;
+  import.file.owner = std::make_shared<const Owned>(std::move(import.file.owner), std::move(target->second.import->share));
   target->second.import.reset();
   service_.import_session(tenant_, std::move(import), reply_to<ImportedSession>(request.target, wire::append_imported));
 }

@@ -12,12 +12,12 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/byte_budget.h"
 #include "base/published.h"
 #include "core/file/portable_file.h"
 #include "core/ids.h"
 #include "core/model_library.h"
 #include "core/service.h"
+#include "core/work/tenant_budget.h"
 #include "server/live_feed.h"
 #include "server/outbox.h"
 #include "wire/own/request.h"
@@ -37,9 +37,15 @@ class ClientRequests {
     std::function<void()> wake;                        // Wakes the connection, from any thread, so that it calls append_live().
     const Published<std::string>* http_url = nullptr;  // See UnixServerOptions.
   };
+  // Memory of imported files.
+  struct Imports {
+    std::shared_ptr<TenantBudget> memory;  // Memory of all imports together; shared with the files that the engine still reads.
+    std::size_t file_bytes_max = 0;        // Limit for one file.
+  };
+
   // `library` is null if models cannot be pulled. `is_administrator`: whether the client may pull and unload models.
   ClientRequests(Service& service, ModelLibrary* library, bool is_administrator, TenantId tenant,
-                 std::shared_ptr<Outbox> outbox, std::shared_ptr<ByteBudget> imports, Live live);
+                 std::shared_ptr<Outbox> outbox, Imports imports, Live live);
 
   // Starts a request, or answers with an error. While `draining`, new generations are refused.
   void start(std::expected<wire::Request, wire::RejectedRequest> request, bool draining);
@@ -67,6 +73,7 @@ class ClientRequests {
   struct Import {
     std::string name;
     PortableWriter file;
+    RequestShare share;  // Counts the file.
   };
   struct InFlight {
     std::optional<RequestId> generation;  // Id of a request that can be cancelled; nullopt: a command.
@@ -122,7 +129,7 @@ class ClientRequests {
   const TenantId tenant_;
   const std::uint64_t client_;  // Unique number of the connection.
   const std::shared_ptr<Outbox> outbox_;
-  const std::shared_ptr<ByteBudget> imports_;
+  const Imports imports_;
   const Live live_;
   struct Watch {
     std::string id;

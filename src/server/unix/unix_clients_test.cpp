@@ -1,6 +1,7 @@
 // Clients that come, vanish or idle, other users, sockets that are passed, and the end of the server.
 #include <chrono>
 #include <filesystem>
+#include <format>
 #include <future>
 #include <memory>
 #include <optional>
@@ -188,11 +189,22 @@ class PassedSocketTest : public UnixServerTest {
     ASSERT_TRUE(made.has_value()) << made.error().message;
     managers_.emplace(std::move(*made));
   }
-  void start_passed() {
+  void start_passed(Limits limits = {}) {
     ListeningSocket listening{.fd = UniqueFd(::dup(managers_->fd.get())), .file = std::nullopt, .serves_other_users = true};
-    auto server = UnixServer::start({.path = path()}, std::move(listening), service_);
+    auto server = UnixServer::start({.path = path(), .limits = limits}, std::move(listening), service_);
     ASSERT_TRUE(server.has_value()) << server.error().message;
     server_ = std::move(*server);
+  }
+  // A client of another user. Requires: this process is root's.
+  [[nodiscard]] TestClient another_user() {
+    EXPECT_EQ(::chmod(path().c_str(), 0666), 0);
+    EXPECT_EQ(::chmod(folder_.file("").c_str(), 0755), 0);
+    std::optional<TestClient> other;
+    std::thread([&] {
+      EXPECT_EQ(::syscall(SYS_setresuid, 65'534, 65'534, 65'534), 0);
+      other.emplace(path());
+    }).join();
+    return std::move(*other);
   }
 
   std::optional<ListeningSocket> managers_;
@@ -212,23 +224,44 @@ TEST_F(PassedSocketTest, StaysWhenTheServerEnds) {
 
 TEST_F(PassedSocketTest, ServesEachUserAsATenantOfHisOwn) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can connect as another user";
-  ASSERT_EQ(::chmod(path().c_str(), 0666), 0);
-  ASSERT_EQ(::chmod(folder_.file("").c_str(), 0755), 0);
   start_passed();
-  std::optional<TestClient> other;
-  std::thread([&] {
-    ASSERT_EQ(::syscall(SYS_setresuid, 65'534, 65'534, 65'534), 0);
-    other.emplace(path());
-  }).join();
-  other->send_json(generate_frame("a"));
+  TestClient other = another_user();
+  other.send_json(generate_frame("a"));
   EXPECT_EQ(service_.next_generation().tenant, TenantId{"uid:65534"});
-  other->send_json(R"({"id":"u","type":"unload_model","model":"m"})");
-  EXPECT_EQ(other->receive_field("code"), "E_AUTH_001") << "another user may ask, but not take a model away";
-  other->send_json(R"({"id":"t","type":"trace"})");
-  EXPECT_EQ(other->receive_field("code"), "E_AUTH_001") << "nor see what others do";
+  other.send_json(R"({"id":"u","type":"unload_model","model":"m"})");
+  EXPECT_EQ(other.receive_field("code"), "E_AUTH_001") << "another user may ask, but not take a model away";
+  other.send_json(R"({"id":"t","type":"trace"})");
+  EXPECT_EQ(other.receive_field("code"), "E_AUTH_001") << "nor see what others do";
   TestClient own(path());
   own.send_json(generate_frame("b"));
   EXPECT_EQ(service_.next_generation().tenant, TenantId{"uid:0"});
+}
+
+TEST_F(PassedSocketTest, AnImportOfOneUserLeavesMemoryForThoseOfOthers) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can connect as another user";
+  start_passed({.transfer_bytes_max = 3'000'000});
+  const auto data_frame = [](std::size_t bytes) {
+    return std::format(R"({{"id":"d","type":"import_data","target":"i","data":"{}"}})", std::string(bytes / 3 * 4, 'A'));
+  };
+  const auto import = [&](TestClient& client) {
+    client.send_json(R"({"id":"i","type":"import_session"})");
+    client.send_json(data_frame(3));
+    return client.receive().value();
+  };
+  TestClient own(path());
+  own.send_json(R"({"id":"i","type":"import_session"})");
+  for (int part = 0; part < 4; ++part) {
+    own.send_json(data_frame(750'000));
+    ASSERT_EQ(own.receive_field("event"), "ack");
+  }
+  TestClient own_too(path());
+  EXPECT_EQ(import(own_too).at("code").as_string(), "E_LIMIT_003") << "a file may be as large as all files of a user";
+  TestClient other = another_user();
+  EXPECT_EQ(import(other).at("event").as_string(), "ack");
+  own.close();
+  ASSERT_TRUE(becomes([&] { return server_->connections_count() == 2; }));
+  EXPECT_EQ(own_too.receive_field("id"), "d") << "the frame is refused besides its import";
+  EXPECT_EQ(import(own_too).at("event").as_string(), "ack");
 }
 
 TEST_F(UnixServerTest, StopsInGoodOrder) {

@@ -62,7 +62,8 @@ void UnixConnection::open(TenantId tenant, ModelLibrary* library, bool is_admini
       server_.service.open_share(tenant));
   tenant_ = tenant;
   share_ = server_.service.open_share(tenant);
-  requests_.emplace(server_.service, library, is_administrator, std::move(tenant), outbox_, server_.imports,
+  requests_.emplace(server_.service, library, is_administrator, std::move(tenant), outbox_,
+                    ClientRequests::Imports{.memory = server_.imports, .file_bytes_max = server_.limits.transfer_bytes_max},
                     ClientRequests::Live{.feed = server_.live,
                                          .wake = [flushes = server_.flushes, self = weak_from_this()] { flushes->push(self); },
                                          .http_url = server_.http_url});

@@ -2,13 +2,14 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <string>
 
-#include "base/byte_budget.h"
 #include "base/published.h"
 #include "core/limits.h"
 #include "core/service.h"
+#include "core/work/tenant_budget.h"
 #include "server/connection_shares.h"
 #include "server/server_state.h"
 
@@ -26,8 +27,9 @@ struct UnixState : ServerState<UnixConnection> {
   const std::size_t connections_max;
   const Published<std::string>* const http_url;  // See UnixServerOptions.
   ConnectionShares shares{connections_max};
-  // Memory of all imports together; shared with the files that the engine still reads.
-  const std::shared_ptr<ByteBudget> imports = std::make_shared<ByteBudget>(limits.transfer_bytes_max);
+  // Memory of all imports together: a tenant may hold half of it, which is enough for a file of limits.transfer_bytes_max.
+  const std::shared_ptr<TenantBudget> imports = std::make_shared<TenantBudget>(
+      2 * std::uint64_t{limits.transfer_bytes_max}, "session files being imported", "twice limits.transfer_bytes_max");
   // Every connection reads through this buffer, so that an idle connection holds none.
   std::array<char, 65'536> read_buffer;
 };
