@@ -4,9 +4,9 @@
 #include <array>
 #include <cstring>
 #include <format>
-#include <initializer_list>
 #include <limits>
 #include <memory>
+#include <ranges>
 #include <span>
 #include <utility>
 
@@ -49,11 +49,26 @@ std::int64_t number_of(Tier tier) {
   return static_cast<std::int64_t>(tier);
 }
 
-// Pending messages follow the finished ones, so finishing a turn moves no rows.
-std::vector<ChatMessage> all_messages(const SessionRecord& record) {
-  std::vector<ChatMessage> all = record.messages;
-  all.insert(all.end(), record.pending_messages.begin(), record.pending_messages.end());
-  return all;
+// The messages of a record as they are stored: pending ones follow the finished ones, so finishing a turn moves no rows. The
+// record outlives it.
+class AllMessages {
+ public:
+  explicit AllMessages(const SessionRecord& record) : record_(record) {}
+  [[nodiscard]] std::size_t size() const { return record_.messages.size() + record_.pending_messages.size(); }
+  [[nodiscard]] const ChatMessage& operator[](std::size_t number) const {
+    const std::size_t finished = record_.messages.size();
+    return number < finished ? record_.messages[number] : record_.pending_messages[number - finished];
+  }
+
+ private:
+  const SessionRecord& record_;
+};
+
+std::size_t equal_at_start(const AllMessages& a, const AllMessages& b) {
+  const std::size_t end = std::min(a.size(), b.size());
+  std::size_t number = 0;
+  while (number < end && a[number] == b[number]) ++number;
+  return number;
 }
 
 template <class T>
@@ -79,19 +94,41 @@ bool is_count(std::int64_t number) {
   return number >= 0 && number <= std::numeric_limits<std::int32_t>::max();
 }
 
-// Inserts a row, or replaces the one with the same key, which its first `keys_count` columns are.
-std::string upsert(std::string_view table, std::size_t keys_count, std::initializer_list<std::string_view> columns) {
-  std::string names, values, keys, changes;
-  std::size_t number = 0;
-  for (const std::string_view column : columns) {
-    names += std::format("{}{}", number == 0 ? "" : ", ", column);
-    values += std::format("{}?{}", number == 0 ? "" : ", ", number + 1);
-    if (number == keys_count) keys = names.substr(0, names.size() - column.size() - 2);
-    if (number >= keys_count) changes += std::format("{}{} = excluded.{}", changes.empty() ? "" : ", ", column, column);
-    ++number;
-  }
-  return std::format("INSERT INTO {} ({}) VALUES ({}) ON CONFLICT ({}) DO UPDATE SET {}", table, names, values, keys, changes);
+// The names in a list of columns.
+std::vector<std::string_view> names_in(std::string_view columns) {
+  std::vector<std::string_view> names;
+  for (const auto name : std::views::split(columns, std::string_view(", "))) names.emplace_back(name);
+  return names;
 }
+
+// "b = ?3, c = ?4", without the first columns.
+std::string changes_of(std::string_view columns, std::size_t first) {
+  std::string changes;
+  const std::vector<std::string_view> names = names_in(columns);
+  for (std::size_t number = first; number < names.size(); ++number) {
+    changes += std::format("{}{} = ?{}", number == first ? "" : ", ", names[number], number + 1);
+  }
+  return changes;
+}
+
+// Inserts a row, or replaces the one with the same key, which its first `keys_count` columns are.
+std::string upsert(std::string_view table, std::size_t keys_count, std::string_view columns) {
+  std::string values, keys;
+  const std::vector<std::string_view> names = names_in(columns);
+  for (std::size_t number = 0; number < names.size(); ++number) {
+    values += std::format("{}?{}", number == 0 ? "" : ", ", number + 1);
+    if (number < keys_count) keys += std::format("{}{}", number == 0 ? "" : ", ", names[number]);
+  }
+  return std::format("INSERT INTO {} ({}) VALUES ({}) ON CONFLICT ({}) DO UPDATE SET {}", table, columns, values, keys,
+                     changes_of(columns, keys_count));
+}
+
+// The columns that write_session() binds. The last ones may have megabytes.
+constexpr std::string_view kShortColumns =
+    "id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count, pending_messages_count, "
+    "ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep, turns_dropped, has_instructions, "
+    "is_of_responses, has_foreign_kv, parent_id, fork_turn, bytes_stored";
+constexpr std::string_view kLongColumns = "metadata, tools, template_arguments";
 
 bool is_equal(std::span<const std::byte> stored, const Checksum& hash) {
   return std::ranges::equal(stored, bytes_of(std::span(&hash, 1)));
@@ -115,29 +152,19 @@ struct RecordRows::Counts {
 
 RecordRows::RecordRows(SqlConnection& db)
     : add_tenant_(db, "INSERT INTO tenants (name) VALUES (?1) ON CONFLICT DO NOTHING"),
-      put_session_(db, R"sql(
-        INSERT INTO sessions (id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
-                              pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep,
-                              turns_dropped, has_instructions, is_of_responses, metadata, tools, template_arguments,
-                              has_foreign_kv, parent_id, fork_turn, bytes_stored)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
-                ?25, ?26, ?27)
-        ON CONFLICT (id) DO UPDATE SET
-          name = ?3, model = ?4, mode = ?5, turns_count = ?6, tokens_count = ?7, pending_tokens_count = ?8, messages_count = ?9,
-          pending_messages_count = ?10, ttl_s = ?11, created_s = ?12, last_used_s = ?13, is_public = ?14, is_ephemeral = ?15,
-          on_full = ?16, n_keep = ?17, turns_dropped = ?18, has_instructions = ?19, is_of_responses = ?20, metadata = ?21,
-          tools = ?22, template_arguments = ?23, has_foreign_kv = ?24, parent_id = ?25, fork_turn = ?26, bytes_stored = ?27
-        RETURNING key)sql"),
-      put_turn_(db, upsert("turns", 2, {"session", "number", "tokens_begin", "reply_begin", "messages_begin"})),
-      put_message_(db, upsert("messages", 2, {"session", "number", "role", "content", "hash", "extra"})),
-      put_block_(db, upsert("token_blocks", 2, {"session", "number", "tokens", "hash"})),
+      put_session_(db, upsert("sessions", 1, std::format("{}, {}", kShortColumns, kLongColumns)) + " RETURNING key"),
+      change_session_(
+          db, std::format("UPDATE sessions SET {} WHERE id = ?1 AND tenant = ?2 RETURNING key", changes_of(kShortColumns, 2))),
+      put_turn_(db, upsert("turns", 2, "session, number, tokens_begin, reply_begin, messages_begin")),
+      put_message_(db, upsert("messages", 2, "session, number, role, content, hash, extra")),
+      put_block_(db, upsert("token_blocks", 2, "session, number, tokens, hash")),
       put_receipt_(db, upsert("receipts", 2,
-                              {"session", "number", "reason", "prompt_tokens", "reused_tokens", "completion_tokens",
-                               "reasoning_tokens", "dropped_turns", "dropped_tokens", "tier", "reuse_reason", "restore_ms",
-                               "queue_ms", "ttft_ms", "tokens_per_s", "seed"})),
+                              "session, number, reason, prompt_tokens, reused_tokens, completion_tokens, reasoning_tokens, "
+                              "dropped_turns, dropped_tokens, tier, reuse_reason, restore_ms, queue_ms, ttft_ms, "
+                              "tokens_per_s, seed")),
       put_response_(db, upsert("responses", 2,
-                               {"session", "turn", "id", "request", "created_s", "reason", "prompt_tokens", "reused_tokens",
-                                "completion_tokens", "reasoning_tokens"})),
+                               "session, turn, id, request, created_s, reason, prompt_tokens, reused_tokens, "
+                               "completion_tokens, reasoning_tokens")),
       cut_turns_(db, "DELETE FROM turns WHERE session = ?1 AND number >= ?2"),
       cut_messages_(db, "DELETE FROM messages WHERE session = ?1 AND number >= ?2"),
       cut_blocks_(db, "DELETE FROM token_blocks WHERE session = ?1 AND number >= ?2"),
@@ -147,6 +174,7 @@ RecordRows::RecordRows(SqlConnection& db)
       remove_session_(db, "DELETE FROM sessions WHERE id = ?1"),
       get_keys_(db, "SELECT key FROM sessions ORDER BY key"),
       get_key_(db, "SELECT key FROM sessions WHERE id = ?1"),
+      get_tenant_(db, "SELECT tenant FROM sessions WHERE id = ?1"),
       get_session_(db, std::format("SELECT {} FROM sessions WHERE key = ?1", session_columns())),
       get_turns_(db, "SELECT number, tokens_begin, reply_begin, messages_begin FROM turns WHERE session = ?1 ORDER BY number"),
       get_messages_(db, "SELECT number, role, content, hash, extra FROM messages WHERE session = ?1 ORDER BY number"),
@@ -172,7 +200,7 @@ SqlExpected<Unit> RecordRows::write(const SessionRecord& record, const SessionRe
   }
   static const SessionRecord kNothing;
   const SessionRecord& old = before == nullptr ? kNothing : *before;
-  const auto key = write_session(record);
+  const auto key = write_session(record, before);
   if (!key) return std::unexpected(key.error());
   if (auto done = write_tokens(*key, record, old); !done) return done;
   if (auto done = write_messages(*key, record, old); !done) return done;
@@ -180,22 +208,35 @@ SqlExpected<Unit> RecordRows::write(const SessionRecord& record, const SessionRe
   return write_responses(*key, record, old);
 }
 
-SqlExpected<std::int64_t> RecordRows::write_session(const SessionRecord& record) {
+SqlExpected<std::int64_t> RecordRows::write_session(const SessionRecord& record, const SessionRecord* before) {
+  const auto key_of = [](Statement& statement) -> SqlExpected<std::int64_t> {
+    auto row = statement.next();
+    if (!row) return std::unexpected(row.error());
+    if (!*row) return 0;
+    const std::int64_t key = statement.integer(0);
+    row = statement.next();  // Ends the statement.
+    if (!row) return std::unexpected(row.error());
+    return key;
+  };
   const std::string_view name = record.name.empty() ? std::string_view() : std::string_view(record.name);
-  put_session_.bind(record.id.value, record.tenant.value, name, record.model, number_of(record.mode), std::ssize(record.turns),
-                    std::ssize(record.chain), std::ssize(record.pending), std::ssize(record.messages),
-                    std::ssize(record.pending_messages), record.ttl_s, record.created_s, record.last_used_s,
-                    std::int64_t{record.is_public}, std::int64_t{record.is_ephemeral}, number_of(record.on_full),
-                    std::int64_t{record.n_keep}, std::int64_t{record.turns_dropped}, std::int64_t{record.has_instructions},
-                    std::int64_t{record.is_of_responses}, record.metadata, record.tools, record.template_arguments,
-                    std::int64_t{record.has_foreign_kv}, record.parent.value, std::int64_t{record.fork_turn},
-                    static_cast<std::int64_t>(stored_bytes(record)));
-  auto row = put_session_.next();
-  if (!row) return std::unexpected(row.error());
-  const std::int64_t key = put_session_.integer(0);
-  row = put_session_.next();  // Ends the statement.
-  if (!row) return std::unexpected(row.error());
-  return key;
+  const auto bind = [&](Statement& statement, const auto&... long_values) {
+    statement.bind(record.id.value, record.tenant.value, name, record.model, number_of(record.mode), std::ssize(record.turns),
+                   std::ssize(record.chain), std::ssize(record.pending), std::ssize(record.messages),
+                   std::ssize(record.pending_messages), record.ttl_s, record.created_s, record.last_used_s,
+                   std::int64_t{record.is_public}, std::int64_t{record.is_ephemeral}, number_of(record.on_full),
+                   std::int64_t{record.n_keep}, std::int64_t{record.turns_dropped}, std::int64_t{record.has_instructions},
+                   std::int64_t{record.is_of_responses}, std::int64_t{record.has_foreign_kv}, record.parent.value,
+                   std::int64_t{record.fork_turn}, static_cast<std::int64_t>(stored_bytes(record)), long_values...);
+  };
+  // Texts of megabytes are sent to the database only where they change.
+  const bool has_same_texts = before != nullptr && record.metadata == before->metadata && record.tools == before->tools &&
+                              record.template_arguments == before->template_arguments;
+  if (has_same_texts) {
+    bind(change_session_);
+    if (const auto key = key_of(change_session_); !key || *key != 0) return key;
+  }
+  bind(put_session_, record.metadata, record.tools, record.template_arguments);
+  return key_of(put_session_);
 }
 
 SqlExpected<Unit> RecordRows::write_tokens(std::int64_t key, const SessionRecord& record, const SessionRecord& before) {
@@ -214,8 +255,8 @@ SqlExpected<Unit> RecordRows::write_tokens(std::int64_t key, const SessionRecord
 }
 
 SqlExpected<Unit> RecordRows::write_messages(std::int64_t key, const SessionRecord& record, const SessionRecord& before) {
-  const std::vector<ChatMessage> now = all_messages(record);
-  const std::vector<ChatMessage> old = all_messages(before);
+  const AllMessages now(record);
+  const AllMessages old(before);
   for (std::size_t number = equal_at_start(now, old); number < now.size(); ++number) {
     const Checksum hash = hash_of_message(now[number]);
     const auto done = put_message_.run(key, static_cast<std::int64_t>(number), now[number].role, now[number].content,
@@ -223,7 +264,7 @@ SqlExpected<Unit> RecordRows::write_messages(std::int64_t key, const SessionReco
     if (!done) return done;
   }
   if (old.size() <= now.size()) return Unit{};
-  return cut_messages_.run(key, std::ssize(now));
+  return cut_messages_.run(key, static_cast<std::int64_t>(now.size()));
 }
 
 SqlExpected<Unit> RecordRows::write_turns(std::int64_t key, const SessionRecord& record, const SessionRecord& before) {
@@ -297,6 +338,15 @@ SqlExpected<Unit> take_rows(Statement& rows, Take&& take) {
 }
 
 }  // namespace
+
+SqlExpected<TenantId> RecordRows::tenant_of(const SessionId& id) {
+  get_tenant_.bind(id.value);
+  const auto row = get_tenant_.next();
+  if (!row) return std::unexpected(row.error());
+  TenantId tenant{*row ? std::string(get_tenant_.text(0)) : ""};
+  get_tenant_.end();
+  return tenant;
+}
 
 SqlExpected<std::vector<std::int64_t>> RecordRows::keys() {
   std::vector<std::int64_t> keys;

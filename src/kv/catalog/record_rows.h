@@ -34,6 +34,8 @@ class RecordRows {
   SqlExpected<Unit> write(const SessionRecord& record, const SessionRecord* before);
   SqlExpected<Unit> remove(const SessionId& id);
 
+  // The tenant of a session; empty: there is no such session.
+  SqlExpected<TenantId> tenant_of(const SessionId& id);
   // The keys of all sessions.
   SqlExpected<std::vector<std::int64_t>> keys();
   // Reads a session and checks its hashes and offsets. Errors: those that are not damage, and damage of the session's own row.
@@ -42,7 +44,7 @@ class RecordRows {
 
  private:
   struct Counts;
-  SqlExpected<std::int64_t> write_session(const SessionRecord& record);
+  SqlExpected<std::int64_t> write_session(const SessionRecord& record, const SessionRecord* before);
   SqlExpected<Unit> write_tokens(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
   SqlExpected<Unit> write_messages(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
   SqlExpected<Unit> write_turns(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
@@ -60,6 +62,7 @@ class RecordRows {
 
   Statement add_tenant_;
   Statement put_session_;
+  Statement change_session_;
   Statement put_turn_;
   Statement put_message_;
   Statement put_block_;
@@ -74,6 +77,7 @@ class RecordRows {
   Statement remove_session_;
   Statement get_keys_;
   Statement get_key_;
+  Statement get_tenant_;
   Statement get_session_;
   Statement get_turns_;
   Statement get_messages_;
