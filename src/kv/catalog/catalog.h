@@ -127,14 +127,15 @@ class Catalog {
   // Returns image_extras() of the sessions that have images, as at the start. Requires: called once, after load().
   [[nodiscard]] virtual std::unordered_map<SessionId, std::vector<std::string>> load_image_extras() { return {}; }
 
-  // Any thread. Changes take effect in the order of the calls. `done` is called once, from any thread, when the change is
-  // stored or has failed; a failed change has no effect. After close() these three functions ignore their arguments. Stores
-  // `record` in place of `before`, the session's present record; null: none.
+  // Any thread. A tenant's changes take effect in the order of the calls, and before reads that wait; tenants take turns.
+  // `done` is called once, from any thread, when the change is stored or has failed; a failed change has no effect. After
+  // close() these three functions ignore their arguments. Stores `record` in place of `before`, the session's present record;
+  // null: none.
   virtual void commit(RecordPtr record, RecordPtr before, Done done) = 0;
   // Deletes the session.
   virtual void remove(const SessionId& id, Done done) = 0;
-  // Reads a session that has no pending change. `on_read` is called once, from any thread. Errors: E_IO_001, also for an
-  // unknown or damaged session.
+  // Reads a session that has no pending change, and gets none before it is read. `on_read` is called once, from any thread.
+  // Errors: E_IO_001, also for an unknown or damaged session.
   virtual void read(const SessionId& id, OnRead on_read) = 0;
   // --- A catalog that several daemons share. A session has at most one owner among them, and only the owner may commit or
   // remove it: a commit of another one fails with E_LIMIT_003 and has no effect. If the connection to the database

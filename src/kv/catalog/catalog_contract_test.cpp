@@ -1,4 +1,5 @@
 // What every catalog does, in a file and in a database.
+#include <algorithm>
 #include <atomic>
 #include <format>
 #include <iterator>
@@ -143,6 +144,106 @@ TEST_P(AnyCatalogTest, WhatWaitsIsOneTransaction) {
   }
   EXPECT_FALSE(catalog_->step());
   EXPECT_EQ(open().size(), 20u);
+}
+
+TEST_P(AnyCatalogTest, AChangeWaitsForNoReads) {
+  open();
+  ASSERT_TRUE(commit(share(text_session("a", 1))));
+  std::vector<std::string> order;
+  catalog_->read(SessionId{"a"}, [&](const Expected<RecordPtr>& read) { order.emplace_back(read ? "read" : "failed"); });
+  catalog_->commit(share(text_session("b")), nullptr, [&](const Expected<Unit>&) { order.emplace_back("kept"); });
+  EXPECT_TRUE(catalog_->step());
+  EXPECT_EQ(order, (std::vector<std::string>{"kept", "read"}));
+  EXPECT_FALSE(catalog_->step());
+}
+
+TEST_P(AnyCatalogTest, AStepServesABoundedNumberOfReadsInTurnsByTenant) {
+  open();
+  SessionRecord other = text_session("other", 1);
+  other.tenant.value = "another";
+  ASSERT_TRUE(commit(share(text_session("a", 1))));
+  ASSERT_TRUE(commit(share(other)));
+  std::vector<std::string> served;
+  const auto read = [&](const std::string& id) {
+    catalog_->read(SessionId{id}, [&, id](const Expected<RecordPtr>& record) { served.push_back(record ? id : "failed"); });
+  };
+  for (int i = 0; i < 100; ++i) read("a");
+  read("other");
+  EXPECT_TRUE(catalog_->step());
+  EXPECT_LT(served.size(), 50u);
+  EXPECT_TRUE(std::ranges::contains(served, "other")) << "the other tenant's one comes in its turn";
+  bool is_kept = false;
+  catalog_->commit(share(text_session("b")), nullptr, [&](const Expected<Unit>& done) { is_kept = done.has_value(); });
+  EXPECT_TRUE(catalog_->wait()) << "there is more to read";
+  EXPECT_TRUE(catalog_->step());
+  EXPECT_TRUE(is_kept);
+  EXPECT_LT(served.size(), 101u);
+  while (catalog_->step()) {
+  }
+  EXPECT_EQ(std::ranges::count(served, "a"), 100);
+  EXPECT_EQ(std::ranges::count(served, "other"), 1);
+}
+
+TEST_P(AnyCatalogTest, ManyReadsOfLargeSessionsAreNotOneStep) {
+  open();
+  ASSERT_TRUE(commit(share(text_session("large", 1, 500'000))));
+  int served = 0;
+  for (int i = 0; i < 10; ++i)
+    catalog_->read(SessionId{"large"}, [&](const Expected<RecordPtr>& read) { served += read ? 1 : 0; });
+  EXPECT_TRUE(catalog_->step());
+  EXPECT_LT(served, 5) << "each has 2 MB";
+  while (catalog_->step()) {
+  }
+  EXPECT_EQ(served, 10);
+}
+
+// Megabytes of changes of one tenant, which one step does not store.
+class ManyChangesTest : public AnyCatalogTest {
+ protected:
+  void commit_large(int count) {
+    for (int i = 0; i < count; ++i) {
+      catalog_->commit(share(text_session(std::format("large{}", i), 1, 250'000)), nullptr,
+                       [this](const Expected<Unit>& done) { kept_ += done ? 1 : 0; });
+    }
+  }
+  int kept_ = 0;
+};
+
+TEST_P(ManyChangesTest, LeaveATurnToOtherTenants) {
+  open();
+  commit_large(8);
+  SessionRecord other = text_session("other", 1);
+  other.tenant.value = "another";
+  bool is_kept = false;
+  catalog_->commit(share(other), nullptr, [&](const Expected<Unit>& done) { is_kept = done.has_value(); });
+  EXPECT_TRUE(catalog_->step());
+  EXPECT_TRUE(is_kept);
+  EXPECT_LT(kept_, 8);
+  EXPECT_TRUE(catalog_->wait()) << "there is more to store";
+  while (catalog_->step()) {
+  }
+  EXPECT_EQ(kept_, 8);
+  EXPECT_EQ(open().size(), 9u);
+}
+
+TEST_P(ManyChangesTest, ComeBeforeTheRemovalsBehindThem) {
+  open();
+  const RecordPtr stored = share(text_session("stored", 1));
+  ASSERT_TRUE(commit(stored));
+  std::vector<std::string> order;
+  const auto note = [&](const std::string& what) {
+    return [&order, what](const Expected<Unit>& done) { order.push_back(done ? what : done.error().message); };
+  };
+  commit_large(8);
+  catalog_->commit(share(text_session("stored", 2)), stored, note("changed"));
+  catalog_->remove(SessionId{"stored"}, note("removed"));
+  catalog_->commit(share(text_session("new", 1)), nullptr, note("made"));
+  catalog_->remove(SessionId{"new"}, note("ended"));
+  while (catalog_->step()) {
+  }
+  EXPECT_EQ(order, (std::vector<std::string>{"changed", "removed", "made", "ended"}));
+  EXPECT_EQ(kept_, 8);
+  EXPECT_EQ(open().size(), 8u);
 }
 
 TEST_P(AnyCatalogTest, ADoneMayCommitAgain) {
@@ -375,8 +476,11 @@ TEST_P(AnyCatalogTest, ReceiptsStandWithTheirTurns) {
   EXPECT_EQ(open().at("a"), left) << "what makes no sense is none, and costs nothing else";
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalogs, AnyCatalogTest, ::testing::Values(CatalogKind::sqlite, CatalogKind::postgres),
-                         [](const auto& kind) { return kind.param == CatalogKind::sqlite ? "SQLite" : "PostgreSQL"; });
+const auto kKindName = [](const ::testing::TestParamInfo<CatalogKind>& kind) {
+  return kind.param == CatalogKind::sqlite ? "SQLite" : "PostgreSQL";
+};
+INSTANTIATE_TEST_SUITE_P(Catalogs, AnyCatalogTest, ::testing::Values(CatalogKind::sqlite, CatalogKind::postgres), kKindName);
+INSTANTIATE_TEST_SUITE_P(Catalogs, ManyChangesTest, ::testing::Values(CatalogKind::sqlite, CatalogKind::postgres), kKindName);
 
 }  // namespace
 }  // namespace uma::kv

@@ -261,6 +261,7 @@ void PostgresCatalog::wait_for_news() {
 }
 
 bool PostgresCatalog::wait() {
+  if (!orders_.empty() || !questions_.empty()) return true;
   bool is_open = inbox_.wait_drain(taken_, TimePoint{});
   if (is_open && taken_.empty()) {
     wait_for_news();
@@ -278,30 +279,90 @@ bool PostgresCatalog::step() {
   inbox_.drain(taken_);
   run_noting([this] { renew_if_due(); });
   run_noting([this] { retry_takings(); });
-  if (taken_.empty()) return false;
-  std::vector<Call> calls = std::exchange(taken_, {});
-  for (Call& call : calls) {
-    if (auto* change = std::get_if<Change>(&call)) {
-      changes_.push_back(std::move(*change));
-      continue;
-    }
-    // A session is given up behind its last change.
-    run_noting([this] { keep_changes(); });
-    run_noting([this] { renew_if_due(); });
-    run_noting([&] {
-      std::visit(
-          [this](auto& other) {
-            if constexpr (!std::is_same_v<std::remove_reference_t<decltype(other)>, Change>) handle(other);
-          },
-          call);
-    });
+  if (taken_.empty() && orders_.empty() && questions_.empty()) return false;
+  for (Call& call : std::exchange(taken_, {})) {
+    run_noting([&] { std::visit([this](auto& each) { queue(each); }, call); });
   }
-  run_noting([this] { keep_changes(); });
+  handle_orders();
+  for (Asking& asking : std::exchange(askings_, {})) {
+    run_noting([this] { renew_if_due(); });
+    run_noting([&] { handle(asking); });
+  }
+  handle_questions();
   return true;
 }
 
-void PostgresCatalog::handle(Reading& call) {
-  call.on_read(contain([&]() -> Expected<RecordPtr> {
+void PostgresCatalog::queue(Change& call) {
+  const TenantId tenant = call.record != nullptr ? call.record->tenant : turn_of_order(call.id);
+  orders_.add(tenant, std::move(call));
+}
+
+void PostgresCatalog::queue(GivingUp& call) {
+  const TenantId tenant = turn_of_order(call.id);
+  orders_.add(tenant, std::move(call));
+}
+
+// A question that is alone needs no turn.
+void PostgresCatalog::queue(Reading& call) {
+  const TenantId tenant = questions_.empty() ? TenantId() : tenant_of(call.id);
+  questions_.add(tenant, std::move(call));
+}
+
+void PostgresCatalog::queue(Finding& call) {
+  const TenantId tenant = call.tenant;
+  questions_.add(tenant, std::move(call));
+}
+
+void PostgresCatalog::queue(Taking& call) {
+  const TenantId tenant = questions_.empty() ? TenantId() : tenant_of(call.id);
+  questions_.add(tenant, std::move(call));
+}
+
+void PostgresCatalog::queue(Asking& call) {
+  askings_.push_back(std::move(call));
+}
+
+// An empty tenant: there is no such session, or the database does not answer.
+TenantId PostgresCatalog::tenant_of(const SessionId& id) {
+  return connection_.is_lost() ? TenantId() : rows_.tenant_of(id).value_or(TenantId());
+}
+
+// The tenant in whose turn an order comes behind the session's last change.
+TenantId PostgresCatalog::turn_of_order(const SessionId& id) {
+  TenantId tenant;
+  if (!orders_.empty()) tenant = tenant_of(id);
+  // The session may be among those that wait to be stored.
+  while (tenant.value.empty() && !orders_.empty()) handle_orders();
+  return tenant;
+}
+
+void PostgresCatalog::handle_orders() {
+  for (std::size_t bytes = 0; !orders_.empty() && bytes < calls::kStepBytes;) {
+    auto order = orders_.next();
+    if (auto* change = std::get_if<Change>(&order)) {
+      bytes += calls::bytes_of(*change);
+      changes_.push_back(std::move(*change));
+      continue;
+    }
+    bytes += calls::kRowBytes;
+    run_noting([this] { keep_changes(); });
+    run_noting([this] { renew_if_due(); });
+    run_noting([&] { handle(std::get<GivingUp>(order)); });
+  }
+  run_noting([this] { keep_changes(); });
+}
+
+void PostgresCatalog::handle_questions() {
+  std::size_t bytes = 0;
+  for (std::size_t answered = 0; !questions_.empty() && answered < calls::kStepReads && bytes < calls::kStepBytes; ++answered) {
+    auto question = questions_.next();
+    run_noting([this] { renew_if_due(); });
+    run_noting([&] { bytes += std::visit([this](auto& each) { return handle(each); }, question); });
+  }
+}
+
+std::size_t PostgresCatalog::handle(Reading& call) {
+  auto read = contain([&]() -> Expected<RecordPtr> {
     auto stored = with_connection([&] { return rows_.read(call.id); });
     if (!stored) return std::unexpected(failure(stored.error()));
     if (stored->record == nullptr || stored->is_damaged) {
@@ -309,10 +370,13 @@ void PostgresCatalog::handle(Reading& call) {
                   std::format("session {} cannot be read: its rows in the database are missing or damaged", call.id.value));
     }
     return std::move(stored->record);
-  }));
+  });
+  const std::size_t bytes = read ? stored_bytes(**read) : 0;
+  call.on_read(std::move(read));
+  return bytes;
 }
 
-void PostgresCatalog::handle(Taking& call) {
+std::size_t PostgresCatalog::handle(Taking& call) {
   auto taken = contain([&]() -> Expected<RecordPtr> {
     std::optional<Error> refusal;
     auto record = with_connection([&] { return take_now(call, refusal); });
@@ -324,15 +388,17 @@ void PostgresCatalog::handle(Taking& call) {
   if (!taken && taken.error().code == ErrorCode::session_busy && now < call.deadline) {
     waiting_.push_back(std::move(call));
     next_retry_ = std::min(next_retry_, now + kTakeEvery);
-    return;
+    return 0;
   }
+  const std::size_t bytes = taken ? stored_bytes(**taken) : 0;
   call.on_read(std::move(taken));
+  return bytes;
 }
 
 void PostgresCatalog::retry_takings() {
   if (clock_.now() < next_retry_) return;
   next_retry_ = kNever;
-  for (Taking& taking : std::exchange(waiting_, {})) run_noting([&] { handle(taking); });
+  for (Taking& taking : std::exchange(waiting_, {})) queue(taking);
 }
 
 SqlExpected<RecordPtr> PostgresCatalog::take_now(const Taking& call, std::optional<Error>& refusal) {
@@ -370,7 +436,7 @@ SqlExpected<RecordPtr> PostgresCatalog::take_now(const Taking& call, std::option
   return std::move(stored->record);
 }
 
-void PostgresCatalog::handle(Finding& call) {
+std::size_t PostgresCatalog::handle(Finding& call) {
   call.on_found(contain([&]() -> Expected<SessionSummary> {
     auto found = with_connection([&] { return find_now(call); });
     if (!found) return std::unexpected(failure(found.error()));
@@ -378,6 +444,7 @@ void PostgresCatalog::handle(Finding& call) {
     return fail(ErrorCode::session_unknown,
                 std::format("no session \"{}\": it was never created, or it has ended", call.session));
   }));
+  return 0;
 }
 
 SqlExpected<std::optional<SessionSummary>> PostgresCatalog::find_now(const Finding& call) {
@@ -421,7 +488,7 @@ SqlExpected<Unit> PostgresCatalog::load_all() {
 
 // --- Changes
 
-// Stores the waiting changes in one transaction; if that fails, each alone.
+// Stores the changes in one transaction; if that fails, each alone.
 void PostgresCatalog::keep_changes() {
   std::vector<Change> changes = std::exchange(changes_, {});
   if (changes.empty()) return;

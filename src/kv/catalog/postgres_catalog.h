@@ -18,6 +18,7 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/clock.h"
@@ -31,6 +32,7 @@
 #include "kv/catalog/postgres_listing.h"
 #include "kv/catalog/postgres_run.h"
 #include "kv/catalog/record_rows.h"
+#include "kv/catalog/tenant_turns.h"
 #include "kv/shared/shared_limits.h"
 
 namespace uma::kv {
@@ -82,7 +84,9 @@ class PostgresCatalog final : public Catalog {
   // Remaining calls are still handled. Then all sessions are given up and the lease ends.
   void close() override;
 
-  // Handles the waiting calls in their order; changes that follow one another form one transaction. Blocks on the database.
+  // Stores waiting changes, gives sessions up behind their last changes, then answers questions: a bounded number of them, in
+  // turns by tenant, so that a change waits for no more than that. Changes that follow one another form one transaction. Blocks
+  // on the database.
   bool step() override;
   bool wait() override;
 
@@ -107,9 +111,20 @@ class PostgresCatalog final : public Catalog {
   [[nodiscard]] SqlExpected<Unit> connect();
   void renew_if_due();
   void end_run();
-  void handle(Reading& call);
-  void handle(Finding& call);
-  void handle(Taking& call);
+  void queue(Change& call);
+  void queue(GivingUp& call);
+  void queue(Reading& call);
+  void queue(Finding& call);
+  void queue(Taking& call);
+  void queue(Asking& call);
+  [[nodiscard]] TenantId tenant_of(const SessionId& id);
+  [[nodiscard]] TenantId turn_of_order(const SessionId& id);
+  void handle_orders();
+  void handle_questions();
+  // These return the bytes that were read.
+  std::size_t handle(Reading& call);
+  std::size_t handle(Finding& call);
+  std::size_t handle(Taking& call);
   void retry_takings();
   void handle(GivingUp& call);
   void handle(Asking& call);
@@ -157,7 +172,10 @@ class PostgresCatalog final : public Catalog {
   std::unordered_map<SessionId, std::int64_t> fences_;
   std::int64_t transaction_ = 0;  // The one that keep() has begun last.
   std::vector<Call> taken_;
-  std::vector<Change> changes_;
+  TenantTurns<std::variant<Change, GivingUp>> orders_;
+  TenantTurns<std::variant<Reading, Finding, Taking>> questions_;
+  std::vector<Asking> askings_;  // Questions of this daemon, which have no tenant.
+  std::vector<Change> changes_;  // The next transaction.
   std::vector<Taking> waiting_;  // For sessions that other daemons were asked to give up.
   TimePoint next_retry_ = kNever;
   bool is_failing_ = false;

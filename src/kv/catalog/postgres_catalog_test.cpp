@@ -185,6 +185,28 @@ TEST_F(SharedCatalogTest, ASessionThatIsGivenUpIsKeptForWhoAskedForIt) {
   EXPECT_EQ(refusal(read_from(*a, "s")), "");
 }
 
+TEST_F(SharedCatalogTest, ASessionIsGivenUpBehindItsLastChange) {
+  const Node a = open("a");
+  const Node b = open("b");
+  const RecordPtr first = share(text_session("s", 1));
+  const RecordPtr second = share(text_session("s", 2));
+  ASSERT_TRUE(commit_to(*a, first));
+  for (int i = 0; i < 6; ++i) {
+    a->commit(share(text_session(std::format("large{}", i), 1, 250'000)), nullptr,
+              [](const Expected<Unit>& done) { EXPECT_TRUE(done); });
+  }
+  bool is_kept = false;
+  a->commit(second, first, [&](const Expected<Unit>& done) { is_kept = done.has_value(); });
+  a->give_up(SessionId{"s"});
+  EXPECT_TRUE(a->step());
+  EXPECT_FALSE(is_kept) << "a step does not store so much";
+  EXPECT_EQ(refusal(read_from(*b, "s")), "E_SESSION_002");
+  while (a->step()) {
+  }
+  EXPECT_TRUE(is_kept);
+  EXPECT_EQ(*read_from(*b, "s").value(), *second);
+}
+
 TEST_F(SharedCatalogTest, ASessionIsFoundByItsNameBeforeItsId) {
   const Node a = open("a");
   const Node b = open("b");

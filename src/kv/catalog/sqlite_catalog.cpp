@@ -340,31 +340,64 @@ void SqliteCatalog::read(const SessionId& id, OnRead on_read) {
 
 bool SqliteCatalog::step() {
   inbox_.drain(taken_);
-  if (taken_.empty()) return false;
-  // Nobody reads a session that is being changed, so reads need not wait for the sync.
-  for (Call& call : taken_) {
-    if (auto* change = std::get_if<Change>(&call)) {
-      changes_.push_back(std::move(*change));
-    } else {
-      auto& reading = std::get<Reading>(call);
-      run_noting([&] { reading.on_read(contain([&] { return read_now(reading.id); })); });
-    }
+  for (Call& call : std::exchange(taken_, {})) {
+    std::visit([this](auto& each) { queue(std::move(each)); }, call);
   }
-  taken_.clear();
-  if (changes_.empty()) return true;
-  const SqlExpected<Unit> together = keep(changes_);
+  if (changes_.empty() && reads_.empty()) return false;
+  keep_changes();
+  serve_reads();
+  return true;
+}
+
+void SqliteCatalog::queue(Change change) {
+  TenantId tenant;
+  if (change.record != nullptr) {
+    tenant = change.record->tenant;
+  } else if (!changes_.empty()) {
+    tenant = tenant_of(change.id);
+    // The session may be among those that wait to be stored.
+    while (tenant.value.empty() && !changes_.empty()) keep_changes();
+  }
+  changes_.add(tenant, std::move(change));
+}
+
+void SqliteCatalog::queue(Reading reading) {
+  const TenantId tenant = reads_.empty() ? TenantId() : tenant_of(reading.id);  // One that is alone needs no turn.
+  reads_.add(tenant, std::move(reading));
+}
+
+TenantId SqliteCatalog::tenant_of(const SessionId& id) {
+  return rows_.tenant_of(id).value_or(TenantId());
+}
+
+void SqliteCatalog::serve_reads() {
+  std::size_t bytes = 0;
+  for (std::size_t served = 0; !reads_.empty() && served < calls::kStepReads && bytes < calls::kStepBytes; ++served) {
+    Reading reading = reads_.next();
+    Expected<RecordPtr> record = contain([&] { return read_now(reading.id); });
+    if (record) bytes += stored_bytes(**record);
+    run_noting([&] { reading.on_read(std::move(record)); });
+  }
+}
+
+// Stores the next changes in one transaction; if that fails, each alone.
+void SqliteCatalog::keep_changes() {
+  std::vector<Change> changes;
+  for (std::size_t bytes = 0; !changes_.empty() && bytes < calls::kStepBytes;) {
+    bytes += calls::bytes_of(changes.emplace_back(changes_.next()));
+  }
+  if (changes.empty()) return;
+  const SqlExpected<Unit> together = keep(changes);
   std::optional<SqlError> problem;
-  for (Change& change : changes_) {
+  for (Change& change : changes) {
     SqlExpected<Unit> kept = together;
-    if (!together && changes_.size() > 1) kept = keep({&change, 1});
+    if (!together && changes.size() > 1) kept = keep({&change, 1});
     if (!kept) problem = kept.error();
     run_noting([&] { change.done(kept ? Expected<Unit>() : failure(name_, kept.error())); });
   }
-  changes_.clear();
   if (problem && !is_failing_) log_error("catalog {}", failure(path_, *problem).error().message);
   if (!problem && is_failing_) log_info("catalog {}: changes are stored again", path_);
   is_failing_ = problem.has_value();
-  return true;
 }
 
 // Stores all changes, or none.

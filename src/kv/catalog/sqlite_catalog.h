@@ -1,6 +1,6 @@
 // Sessions in a file that survives kill -9 and power failures: SQLite, write-ahead log, synced before `done` (docs/CATALOG.md,
-// docs/decisions/0015). All waiting changes form one transaction. If it fails, each change is tried alone, so that an
-// impossible change does not fail the others.
+// docs/decisions/0015). Waiting changes form one transaction, up to about calls::kStepBytes. If it fails, each change is tried
+// alone, so that an impossible change does not fail the others.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include "kv/catalog/catalog_calls.h"
 #include "kv/catalog/record_rows.h"
 #include "kv/catalog/sqlite.h"
+#include "kv/catalog/tenant_turns.h"
 
 namespace uma::kv {
 
@@ -38,9 +39,10 @@ class SqliteCatalog final : public Catalog {
   [[nodiscard]] bool is_nearly_full() const override;
   void close() override { inbox_.close(); }
 
-  // Serves the waiting reads, then stores the waiting changes and reports them. Blocks on the disk.
+  // Stores waiting changes and reports them, then serves reads, a bounded number of both, in turns by tenant: a change waits
+  // for no more than that. Blocks on the disk.
   bool step() override;
-  bool wait() override { return inbox_.wait_drain(taken_, kNever); }
+  bool wait() override { return !changes_.empty() || !reads_.empty() || inbox_.wait_drain(taken_, kNever); }
 
   // Rows written since the catalog was opened, for tests.
   [[nodiscard]] std::int64_t rows_written() const { return database_.rows_written() - rows_written_before_; }
@@ -59,6 +61,11 @@ class SqliteCatalog final : public Catalog {
   };
   [[nodiscard]] SqlExpected<Unit> read_all();
   [[nodiscard]] SqlExpected<Unit> set_aside(std::span<const DamagedSession> damaged);
+  void queue(Change change);
+  void queue(Reading reading);
+  [[nodiscard]] TenantId tenant_of(const SessionId& id);
+  void keep_changes();
+  void serve_reads();
   [[nodiscard]] SqlExpected<Unit> keep(std::span<Change> changes);
   [[nodiscard]] SqlExpected<Unit> apply(const Change& change);
   [[nodiscard]] Expected<RecordPtr> read_now(const SessionId& id);
@@ -75,7 +82,8 @@ class SqliteCatalog final : public Catalog {
 
   // Owned by the thread that calls step().
   std::vector<Call> taken_;
-  std::vector<Change> changes_;
+  TenantTurns<Change> changes_;
+  TenantTurns<Reading> reads_;
   std::int64_t transactions_count_ = 0;
   bool is_failing_ = false;
 

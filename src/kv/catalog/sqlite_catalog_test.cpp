@@ -20,17 +20,6 @@
 namespace uma::kv {
 namespace {
 
-TEST_F(SqliteCatalogTest, AReadingWaitsForNoSync) {
-  open();
-  ASSERT_TRUE(commit(share(text_session("a", 1))));
-  std::vector<std::string> order;
-  catalog_->commit(share(text_session("b")), nullptr, [&](const Expected<Unit>&) { order.emplace_back("kept"); });
-  catalog_->read(SessionId{"a"}, [&](const Expected<RecordPtr>&) { order.emplace_back("read"); });
-  EXPECT_TRUE(catalog_->step());
-  EXPECT_EQ(order, (std::vector<std::string>{"read", "kept"}));
-  EXPECT_FALSE(catalog_->step());
-}
-
 TEST_F(SqliteCatalogTest, WhatRotsWhileItIsOpenIsRefused) {
   open();
   const SessionRecord rotten = text_session("rotten", 10);
