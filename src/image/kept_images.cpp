@@ -51,12 +51,23 @@ KeptImages::KeptImages(std::string folder, std::uint64_t bytes_max, Fetch fetch)
   for (const auto& file : fs::directory_iterator(folder_, problem)) {
     const std::string name = file.path().filename().string();
     const std::uint64_t size = file.file_size(problem);
-    Entry entry{.size = size, .share = budget_->open(TenantId()), .use = {}};
-    if (!problem && entry.share->grow(size)) entries_.emplace(name, std::move(entry));
+    auto share = budget_->open(TenantId());
+    if (problem || !share->grow(size)) continue;
+    entries_.emplace(name, Entry{.size = size, .shares = {{TenantId(), std::move(share)}}, .use = {}});
   }
 }
 
+// Null: it is not kept. The folder may have been cleaned from outside.
+KeptImages::Entry* KeptImages::find_file(const std::string& id) {
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) return nullptr;
+  if (::access(path_of(id).c_str(), F_OK) == 0) return &found->second;
+  entries_.erase(found);
+  return nullptr;
+}
+
 KeptImages::Use KeptImages::use_of(Entry& entry) {
+  entry.used = ++uses_;
   Use use = entry.use.lock();
   if (use == nullptr) {
     use = std::make_shared<const char>();
@@ -65,30 +76,44 @@ KeptImages::Use KeptImages::use_of(Entry& entry) {
   return use;
 }
 
+Expected<std::shared_ptr<TenantBudget::Share>> KeptImages::charge(const TenantId& tenant, std::uint64_t bytes) {
+  auto share = budget_->open(tenant);
+  auto grown = share->grow(bytes);
+  while (!grown && make_room()) grown = share->grow(bytes);
+  if (!grown) return std::unexpected(std::move(grown.error()));
+  return share;
+}
+
+// A file counts for nobody only as long as no tenant keeps it.
+void KeptImages::add_share(Entry& entry, const TenantId& tenant, std::shared_ptr<TenantBudget::Share> share) {
+  if (tenant.value.empty() && !entry.shares.empty()) return;
+  entry.shares.emplace(tenant, std::move(share));
+  if (!tenant.value.empty()) entry.shares.erase(TenantId());
+}
+
 Expected<KeptImages::Use> KeptImages::keep(const TenantId& tenant, const std::string& id, std::span<const std::byte> file) {
-  std::shared_ptr<TenantBudget::Share> share = budget_->open(tenant);
   {
     const MutexLock lock(mutex_);
-    const auto found = entries_.find(id);
-    // The folder may have been cleaned from outside.
-    const bool is_there = found != entries_.end() && ::access(path_of(id).c_str(), F_OK) == 0;
-    if (is_there) {
-      found->second.used = ++uses_;
-      return use_of(found->second);
+    Entry* entry = find_file(id);
+    if (entry != nullptr && entry->shares.contains(tenant)) return use_of(*entry);
+  }
+  auto share = charge(tenant, file.size());
+  if (!share) return std::unexpected(std::move(share.error()));
+  {
+    const MutexLock lock(mutex_);
+    if (Entry* entry = find_file(id)) {
+      add_share(*entry, tenant, std::move(*share));
+      return use_of(*entry);
     }
-    if (found != entries_.end()) entries_.erase(found);
   }
   Use use;
-  if (auto written = write(id, file, std::move(share), &use); !written) return std::unexpected(written.error());
+  if (auto written = write(id, file, tenant, std::move(*share), &use); !written) return std::unexpected(written.error());
   return use;
 }
 
-// Writes a file that is not there. `use` becomes its use; null: nobody uses it.
-Expected<Unit> KeptImages::write(const std::string& id, std::span<const std::byte> file,
+// Writes a file that is not there, for which `share` is charged. `use` becomes its use; null: nobody uses it.
+Expected<Unit> KeptImages::write(const std::string& id, std::span<const std::byte> file, const TenantId& tenant,
                                  std::shared_ptr<TenantBudget::Share> share, Use* use) {
-  auto grown = share->grow(file.size());
-  while (!grown && make_room()) grown = share->grow(file.size());
-  if (!grown) return grown;
   std::error_code ignored;
   fs::create_directories(folder_, ignored);
   // Another thread may write the same file at the same time.
@@ -98,7 +123,8 @@ Expected<Unit> KeptImages::write(const std::string& id, std::span<const std::byt
   out.sync();
   const MutexLock lock(mutex_);
   if (const int problem = out.publish(); problem != 0) return disk_error(path_of(id), problem);
-  Entry& entry = entries_.try_emplace(id, Entry{.size = file.size(), .share = std::move(share), .use = {}}).first->second;
+  Entry& entry = entries_.try_emplace(id, Entry{.size = file.size(), .shares = {}, .use = {}}).first->second;
+  add_share(entry, tenant, std::move(share));
   entry.used = ++uses_;
   if (use != nullptr) *use = use_of(entry);
   return Unit{};
@@ -146,6 +172,13 @@ Expected<Bytes> KeptImages::read_here(const std::string& id) {
   return bytes;
 }
 
+std::uint64_t KeptImages::bytes() const {
+  const MutexLock lock(mutex_);
+  std::uint64_t sum = 0;
+  for (const auto& [id, entry] : entries_) sum += entry.size;
+  return sum;
+}
+
 std::optional<std::uint64_t> KeptImages::size_of(const std::string& id) const {
   const MutexLock lock(mutex_);
   const auto found = entries_.find(id);
@@ -163,7 +196,7 @@ Expected<Bytes> KeptImages::take_fetched(const std::string& id, Expected<Bytes> 
     // A damaged one is replaced.
     if (const auto found = entries_.find(id); found != entries_.end() && found->second.use.expired()) remove_locked(id);
   }
-  (void)write(id, *file, budget_->open(TenantId()), nullptr);
+  if (auto share = charge(TenantId(), file->size())) (void)write(id, *file, TenantId(), std::move(*share), nullptr);
   return file;
 }
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,8 +44,9 @@ class KeptImages {
   // images; else it may call `done` as long as this object exists.
   KeptImages(std::string folder, std::uint64_t bytes_max, Fetch fetch = nullptr);
 
-  // Keeps the file of this id for the tenant, unless it is already kept. Only sync() guarantees that it is on the disk. Errors:
-  // E_IO_001; E_LIMIT_003 if the budget of the tenant or of all tenants is exhausted.
+  // Keeps the file of this id for the tenant, unless it is already kept. Each tenant that keeps it is charged until the file is
+  // removed, so that neither success nor an error tells what others keep. Only sync() guarantees that it is on the disk.
+  // Errors: E_IO_001; E_LIMIT_003 if the budget of the tenant or of all tenants is exhausted.
   [[nodiscard]] Expected<Use> keep(const TenantId& tenant, const std::string& id, std::span<const std::byte> file);
   [[nodiscard]] Expected<Unit> sync();
   // Fetches the file if it is not in the folder, which blocks for kFetchWithin at most. Errors: E_IO_001 for a missing or
@@ -61,20 +63,24 @@ class KeptImages {
   void remove(std::span<const std::string> ids, const std::function<bool(const std::string& id)>& is_used = nullptr);
   // Removes all other files.
   void remove_others(const std::unordered_set<std::string>& wanted);
-  [[nodiscard]] std::uint64_t bytes() const { return budget_->bytes_used(); }
+  // The bytes of all files.
+  [[nodiscard]] std::uint64_t bytes() const;
 
  private:
   struct Entry {
     std::uint64_t size = 0;
-    std::shared_ptr<TenantBudget::Share> share;  // The share of the tenant that kept it first.
+    std::map<TenantId, std::shared_ptr<TenantBudget::Share>> shares;  // One for each tenant that keeps it, else one for nobody.
     std::weak_ptr<const void> use;
     std::uint64_t used = 0;  // The count of uses at its last one.
   };
   struct Bringing;
 
   [[nodiscard]] std::string path_of(const std::string& id) const { return folder_ + "/" + id; }
-  [[nodiscard]] static Use use_of(Entry& entry);
-  [[nodiscard]] Expected<Unit> write(const std::string& id, std::span<const std::byte> file,
+  [[nodiscard]] Entry* find_file(const std::string& id) REQUIRES_LOCK(mutex_);
+  [[nodiscard]] Use use_of(Entry& entry) REQUIRES_LOCK(mutex_);
+  [[nodiscard]] Expected<std::shared_ptr<TenantBudget::Share>> charge(const TenantId& tenant, std::uint64_t bytes);
+  static void add_share(Entry& entry, const TenantId& tenant, std::shared_ptr<TenantBudget::Share> share);
+  [[nodiscard]] Expected<Unit> write(const std::string& id, std::span<const std::byte> file, const TenantId& tenant,
                                      std::shared_ptr<TenantBudget::Share> share, Use* use);
   [[nodiscard]] Expected<Bytes> fetch_now(const std::string& id);
   [[nodiscard]] Expected<Bytes> take_fetched(const std::string& id, Expected<Bytes> file);

@@ -116,6 +116,41 @@ TEST_F(KeptImagesTest, ATenantLeavesSpaceForOthers) {
   EXPECT_TRUE(keep(images, std::string(20, 'c'), kOther));
 }
 
+TEST_F(KeptImagesTest, NeitherSuccessNorAnErrorTellsWhatOthersKeep) {
+  KeptImages images(folder_.string(), 1000);
+  ASSERT_TRUE(keep(images, std::string(100, 'a'), kOther));
+  auto own = keep(images, std::string(440, 'b'));
+  ASSERT_TRUE(own) << "of the 450 that it may have";
+  const auto kept_by_another = keep(images, std::string(100, 'a'));
+  const auto kept_by_nobody = keep(images, std::string(100, 'c'));
+  ASSERT_FALSE(kept_by_another);
+  ASSERT_FALSE(kept_by_nobody);
+  EXPECT_EQ(kept_by_another.error().message, kept_by_nobody.error().message);
+  EXPECT_TRUE(keep(images, std::string(440, 'b'))) << "what it keeps already costs nothing";
+}
+
+TEST_F(KeptImagesTest, EachTenantIsChargedUntilTheFileIsRemoved) {
+  KeptImages images(folder_.string(), 100);
+  const std::string picture(30, 'a');
+  ASSERT_TRUE(keep(images, picture, kOther));
+  ASSERT_TRUE(keep(images, picture));
+  EXPECT_EQ(images.bytes(), 30u) << "it is one file";
+  EXPECT_FALSE(keep(images, std::string(10, 'b'))) << "two charges leave 40, and the tenant has 30";
+  remove(images, picture);
+  EXPECT_TRUE(keep(images, std::string(50, 'c'))) << "nothing is charged any more";
+}
+
+TEST_F(KeptImagesTest, AFileOfAnEarlierLifeIsChargedToWhoKeepsItAgain) {
+  const std::string picture(100, 'a');
+  {
+    ASSERT_TRUE(keep(*std::make_unique<KeptImages>(folder_.string(), 1000), picture));
+  }
+  KeptImages images(folder_.string(), 1000);
+  ASSERT_TRUE(keep(images, picture));
+  EXPECT_FALSE(keep(images, std::string(410, 'b'))) << "the tenant has 100 and leaves 900";
+  EXPECT_TRUE(keep(images, std::string(450, 'c'), kOther)) << "the file is not counted twice";
+}
+
 TEST_F(KeptImagesTest, MissingAndDamagedFilesAreErrors) {
   KeptImages images(folder_.string(), 1000);
   ASSERT_TRUE(keep(images, "a picture"));
