@@ -1,9 +1,9 @@
-// Prevents one peer from taking all connections: until a peer has proven that it may send requests, it gets only a share of the
-// connections. Owned by the server's thread.
+// Prevents one peer from taking all connections: whoever it is gets only a share of them. Owned by the server's thread.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -25,6 +25,7 @@ class ConnectionShares {
     ~Place() {
       if (shares_ != nullptr) shares_->give_back(peer_);
     }
+    [[nodiscard]] bool is_of(const std::string& peer) const { return peer_ == peer; }
 
    private:
     friend class ConnectionShares;
@@ -37,10 +38,11 @@ class ConnectionShares {
   // A share is half of all connections, but at least one.
   explicit ConnectionShares(std::size_t connections_max) : share_(std::max<std::size_t>(connections_max / 2, 1)) {}
 
-  // Returns nullopt if the peer has used up its share.
-  [[nodiscard]] std::optional<Place> take(const std::string& peer) {
+  // Returns nullopt if the peer has used up its share. `free`: the connections that are left for others then. Beyond its first
+  // one, a peer has no more than these, so that several peers do not take all together.
+  [[nodiscard]] std::optional<Place> take(const std::string& peer, std::size_t free = std::numeric_limits<std::size_t>::max()) {
     std::size_t& taken = taken_[peer];
-    if (taken >= share_) return std::nullopt;
+    if (taken >= share_ || (taken > 0 && taken >= free)) return std::nullopt;
     ++taken;
     return Place(*this, peer);
   }

@@ -1,5 +1,6 @@
 #include "server/connection_shares.h"
 
+#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -35,8 +36,27 @@ TEST(ConnectionShares, TakesPlacesBackAndForgetsWhoHasNone) {
   EXPECT_TRUE(shares.take("a").has_value());
 }
 
+TEST(ConnectionShares, SeveralPeersLeaveSomeForTheNext) {
+  constexpr std::size_t kAll = 16;
+  ConnectionShares shares(kAll);
+  std::vector<ConnectionShares::Place> places;
+  const auto take_most = [&](const char* peer) {
+    const std::size_t before = places.size();
+    while (places.size() < kAll) {
+      auto place = shares.take(peer, kAll - places.size() - 1);
+      if (!place) break;
+      places.push_back(*std::move(place));
+    }
+    return places.size() - before;
+  };
+  EXPECT_EQ(take_most("a"), 8U);
+  EXPECT_EQ(take_most("b"), 4U);
+  EXPECT_EQ(take_most("c"), 2U);
+  EXPECT_GE(take_most("d"), 1U);
+}
+
 TEST(ConnectionShares, LeavesOneWhereThereIsOnlyOne) {
-  EXPECT_TRUE(ConnectionShares(1).take("a").has_value());
+  EXPECT_TRUE(ConnectionShares(1).take("a", 0).has_value());
 }
 
 }  // namespace

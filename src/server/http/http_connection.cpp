@@ -176,7 +176,7 @@ void HttpConnection::start(Socket socket, HttpPeer peer, HttpState& server) {
   if (server.connections.size() >= server.options.connections_max) return;  // Returning closes the socket.
   std::optional<ConnectionShares::Place> place;
   if (peer.share) {
-    place = server.shares.take(*peer.share);
+    place = server.shares.take(*peer.share, server.options.connections_max - server.connections.size() - 1);
     if (!place) return;
   }
   const std::shared_ptr<HttpConnection> connection(new HttpConnection(std::move(socket), std::move(peer), server));
@@ -352,7 +352,11 @@ Awaitable<bool> HttpConnection::refuse_unread(ReadEnd end) {
 }
 
 Awaitable<bool> HttpConnection::serve_request() {
-  if (in_.size() == 0 && !co_await wait_for_request()) co_return false;
+  if (in_.size() == 0) {
+    idle_since_ = SteadyClock().now();
+    if (!co_await wait_for_request()) co_return false;
+    idle_since_.reset();
+  }
   current_.began = SteadyClock().now();
   current_.id = random_name();
   Parser parser;

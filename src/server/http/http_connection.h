@@ -254,6 +254,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   std::optional<Refusal> check_head(const Parser& parser);
   std::optional<Refusal> check_origin(const Parser& parser);
   std::optional<Refusal> check_key(const Parser& parser);
+  std::optional<Refusal> take_place_of_tenant();
   [[nodiscard]] bool is_monitoring() const;
   std::optional<Refusal> check_limits(bool uses_tokens);
   void log_access();
@@ -278,7 +279,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   HttpState& server_;
   Socket socket_;
   const HttpPeer peer_;
-  std::optional<ConnectionShares::Place> place_;          // Held until a key proves that the peer may send requests.
+  std::optional<ConnectionShares::Place> place_;          // The peer's, until a key tells whose tenant's it is.
   std::optional<boost::asio::ssl::stream<Socket&>> tls_;  // If set, all data passes through it.
   const std::uint64_t client_;
   boost::beast::flat_buffer in_;  // Received, but not parsed yet.
@@ -287,6 +288,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   Error no_room_;                   // Why memory for the rest of the body could not be reserved.
   std::size_t body_bytes_max_ = 0;  // Body limit of the current request.
   Current current_;
+  std::optional<TimePoint> idle_since_;  // When the wait for a request's first byte began; nullopt: there is one.
   bool is_open_ = true;
   bool is_answering_ = false;
   bool is_awaited_ = false;  // Counted in server_.busy.

@@ -321,10 +321,51 @@ TEST_F(HttpServerTest, BoundsTheConnectionsOfAPeerThatHasShownNoKey) {
   EXPECT_TRUE(is_served) << "what it has closed is free";
 }
 
-TEST_F(HttpServerTest, LetsWhoShowsAKeyHaveEveryConnection) {
-  start({.connections_max = 4, .keys = {key_named("ci")}});
+TEST_F(HttpServerTest, ATenantHasHalfOfAllConnectionsAndItsOldestIdleOneMakesRoom) {
+  start({.connections_max = 4, .keys = {key_named("ci"), key_of("other", "its secret")}});
+  constexpr const char* kKey = "Authorization: Bearer secret\r\n";
+  HttpClient oldest = client();
+  oldest.get("/v1/models", kKey);
+  EXPECT_EQ(oldest.answer().status, 200);
   Crowd crowd;
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(crowd.add(server_->port(), "Authorization: Bearer secret\r\n")) << i;
+  for (int i = 0; i < 6; ++i) EXPECT_TRUE(crowd.add(server_->port(), kKey)) << i;
+  EXPECT_TRUE(oldest.has_ended()) << "it has made room";
+  EXPECT_EQ(server_->connections_count(), 2U);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(Crowd().add(server_->port(), "Authorization: Bearer its secret\r\n")) << i;
+}
+
+TEST_F(HttpServerTest, ATenantWhoseConnectionsAreAllInUseIsRefusedAndOthersAreServed) {
+  start({.connections_max = 8, .keys = {key_named("ci"), key_of("other", "its secret")}});
+  constexpr const char* kKey = "Authorization: Bearer secret\r\n";
+  std::vector<HttpClient> readers;
+  std::vector<FakeService::Generation> generations;
+  for (int i = 0; i < 4; ++i) {
+    readers.emplace_back(server_->port()).post(kChat, kHelloStream, kKey);
+    generations.push_back(service_.next_generation());
+  }
+  HttpClient more = client();
+  more.post(kChat, kHelloStream, kKey);
+  const Answer refused = more.answer();
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_THAT(refused.head, HasSubstr("Retry-After: "));
+  HttpClient other = client();
+  other.get("/v1/models", "Authorization: Bearer its secret\r\n");
+  EXPECT_EQ(other.answer().status, 200);
+  for (FakeService::Generation& each : generations) each.sink->deliver(eos());
+  for (HttpClient& each : readers) EXPECT_EQ(each.answer().status, 200);
+}
+
+TEST_F(HttpServerTest, AConnectionOfSeveralTenantsCountsForTheLastOne) {
+  start({.connections_max = 8, .keys = {key_named("ci"), key_of("other", "its secret")}});
+  HttpClient proxy = client();
+  for (const char* key : {"secret", "its secret"}) {
+    proxy.get("/v1/models", std::format("Authorization: Bearer {}\r\n", key));
+    EXPECT_EQ(proxy.answer().status, 200) << key;
+  }
+  Crowd crowd;
+  for (int i = 0; i < 6; ++i) EXPECT_TRUE(crowd.add(server_->port(), "Authorization: Bearer secret\r\n")) << i;
+  proxy.get("/v1/models", "Authorization: Bearer its secret\r\n");
+  EXPECT_EQ(proxy.answer().status, 200) << "it is not the oldest one of those that have made room";
 }
 
 TEST_F(HttpServerTest, LetsItsOwnUserHaveEveryConnectionWhereThereAreNoKeys) {

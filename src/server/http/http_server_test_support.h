@@ -179,6 +179,12 @@ inline ApiKey key_named(const std::string& name) {
   return {.name = name, .digest = sha256("secret"), .tenant = {"key:" + name}};
 }
 
+inline ApiKey key_of(const std::string& name, const std::string& secret) {
+  ApiKey key = key_named(name);
+  key.digest = sha256(secret);
+  return key;
+}
+
 inline EmbedResult two_numbers() {
   EmbedResult result;
   result.model = "fake";

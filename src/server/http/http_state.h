@@ -37,6 +37,7 @@ struct HttpState : ServerState<HttpConnection> {
   // The account of callers that need no key.
   const std::shared_ptr<Account> own_account = std::make_shared<Account>(TenantId{std::format("uid:{}", ::geteuid())});
   KeyRing keys{options.keys, options.keys_file, options.shared_keys};
+  // The shares of peers that have shown no key, and of tenants.
   ConnectionShares shares{options.connections_max};
   AccessLog access_log;
   // Shared with generations, which may outlive the server.

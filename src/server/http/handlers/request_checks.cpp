@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <format>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -124,9 +125,37 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_key(const Parser& p
   for (const KeyRing::Entry& entry : *entries) {
     if (are_equal(digest, entry.key.digest)) current_.caller = entry.account;
   }
-  if (current_.caller) place_.reset();
-  if (current_.caller || is_open) return std::nullopt;
+  if (current_.caller) return take_place_of_tenant();
+  if (is_open) return std::nullopt;
   return refuse("the key is not known to this server");
+}
+
+// Exchanges the connection's place for one of its tenant, whose connections are then as many as the tenant's share allows:
+// where it has been used up, the one that has been idle for longest makes room.
+std::optional<HttpConnection::Refusal> HttpConnection::take_place_of_tenant() {
+  const std::string name = "tenant:" + tenant().value;
+  if (place_ && place_->is_of(name)) return std::nullopt;
+  const auto take = [&] { return server_.shares.take(name, server_.options.connections_max - server_.connections.size()); };
+  auto place = take();
+  if (!place) {
+    std::shared_ptr<HttpConnection> oldest;
+    for (const auto& other : server_.connections) {
+      const bool is_idle = other->idle_since_ && other->place_ && other->place_->is_of(name);
+      if (is_idle && (oldest == nullptr || *other->idle_since_ < *oldest->idle_since_)) oldest = other;
+    }
+    if (oldest != nullptr) {
+      oldest->close();
+      place = take();
+    }
+  }
+  if (!place) {
+    return Refusal{429,
+                   {ErrorCode::limit_quota,
+                    "the tenant of this key has as many connections as one tenant may have, and all are in use: close some"},
+                   "Retry-After: 1\r\n"};
+  }
+  place_ = std::move(place);
+  return std::nullopt;
 }
 
 std::optional<HttpConnection::Refusal> HttpConnection::check_limits(bool uses_tokens) {
