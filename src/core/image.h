@@ -8,7 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/text.h"
+#include "core/work/tenant_budget.h"
 
 namespace uma {
 
@@ -27,6 +29,12 @@ struct ImageSource {
   Kind kind = Kind::data;
   std::string text;
   Media media = Media::image;
+};
+
+// Files of images that were read for an answer.
+struct ImageFiles {
+  std::vector<Bytes> files;
+  RequestShare share{};  // Memory of the files, and of their URLs and the JSON with them; null: there are none.
 };
 
 // Whether `text` is a data: URI; the case of letters does not count.

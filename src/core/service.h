@@ -102,9 +102,11 @@ class Service {
 
   // Computes a vector for each image, of the kind ModelInfo::image_vectors. Returns the id for cancel(), as embed().
   virtual RequestId embed_images(TenantId tenant, EmbedImagesRequest request, Promise<ImageEmbeddings> reply) = 0;
-  // Reads image files of the caller's sessions, by SHA-256. An empty result means that the file is gone, or that it would
-  // exceed `bytes_max` together with the files before it.
-  virtual void read_images(std::vector<std::string> ids, std::size_t bytes_max, Promise<std::vector<Bytes>> reply) = 0;
+  // Reads image files of the caller's sessions, by SHA-256, where that delays no other tenant. An empty result means that the
+  // file is gone, or that it would exceed `bytes_max` together with the files before it. `end` is requested when nobody waits
+  // any more. Errors: E_LIMIT_003 if there is no room for the files and their JSON.
+  virtual void read_images(TenantId tenant, std::vector<std::string> ids, std::size_t bytes_max, std::stop_token end,
+                           Promise<ImageFiles> reply) = 0;
 
   // Loads a model in advance; empty: the default model. Replies when it is loaded, or with the error.
   virtual void load_model(std::string model, Promise<Unit> reply) = 0;

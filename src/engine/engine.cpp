@@ -489,23 +489,51 @@ void Engine::list_sessions(TenantId tenant, SessionListRequest request, Promise<
   ask<&SessionCommands::list>(std::move(reply), std::move(tenant), std::move(request));
 }
 
-void Engine::read_images(std::vector<std::string> ids, std::size_t bytes_max, Promise<std::vector<Bytes>> reply) {
+struct Engine::ImageReading {
+  std::shared_ptr<image::KeptImages> kept;  // Shared with the jobs.
+  TenantId tenant;
+  std::vector<std::string> ids;
+  std::stop_token end;
+  Promise<ImageFiles> reply;
+  std::vector<std::size_t> left{};  // Indices of the files to read, the last one first.
+  ImageFiles made{};
+};
+
+void Engine::read_images(TenantId tenant, std::vector<std::string> ids, std::size_t bytes_max, std::stop_token end,
+                         Promise<ImageFiles> reply) {
   const std::shared_ptr<image::KeptImages> kept = options_.image_encoder.kept;
-  auto read = [this, kept, ids, bytes_max, reply = std::move(reply)]() mutable {
-    store_.run_later([kept, ids = std::move(ids), bytes_max, reply = std::move(reply)]() mutable {
-      std::vector<Bytes> files(ids.size());
-      for (std::size_t i = 0; i < ids.size() && kept; ++i) {
-        const auto size = kept->size_of(ids[i]);
-        if (!size || *size > bytes_max) continue;
-        bytes_max -= *size;
-        if (auto file = kept->read_here(ids[i])) files[i] = std::move(*file);
-      }
-      reply(std::move(files));
-    });
-  };
-  // Images that other daemons have got come first, not on the store's thread.
-  if (kept) return kept->bring(std::move(ids), bytes_max, std::move(read));
-  read();
+  if (!kept) return reply(ImageFiles{.files = std::vector<Bytes>(ids.size())});
+  auto reading = std::make_shared<ImageReading>(kept, std::move(tenant), ids, std::move(end), std::move(reply));
+  // Images that other daemons have got come first.
+  kept->bring(std::move(ids), bytes_max, [this, bytes_max, reading = std::move(reading)]() mutable {
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < reading->ids.size(); ++i) {
+      const auto size = reading->kept->size_of(reading->ids[i]);
+      if (!size || *size > bytes_max - bytes) continue;
+      bytes += *size;
+      reading->left.push_back(i);
+    }
+    std::ranges::reverse(reading->left);
+    reading->made.files.resize(reading->ids.size());
+    if (reading->left.empty()) return reading->reply(std::move(reading->made));
+    reading->made.share = memory_->open(reading->tenant);
+    // The URL of a file has four thirds of its size, and so has the JSON with the URL, for which the file makes room.
+    if (const auto held = reading->made.share->grow(bytes * 8 / 3); !held) return reading->reply(std::unexpected(held.error()));
+    read_next_image(std::move(reading));
+  });
+}
+
+// Each file is a job of its own, so that other tenants' come between.
+void Engine::read_next_image(std::shared_ptr<ImageReading> reading) {
+  const TenantId tenant = reading->tenant;
+  work_.post_file(tenant, [this, reading = std::move(reading)]() mutable {
+    if (reading->end.stop_requested()) return reading->reply(fail(ErrorCode::limit_wait, "the request has ended"));
+    const std::size_t index = reading->left.back();
+    reading->left.pop_back();
+    if (auto file = reading->kept->read_here(reading->ids[index])) reading->made.files[index] = std::move(*file);
+    if (reading->left.empty()) return reading->reply(std::move(reading->made));
+    read_next_image(std::move(reading));
+  });
 }
 
 void Engine::load_model(std::string model, Promise<Unit> reply) {

@@ -9,6 +9,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <unordered_set>
@@ -86,7 +87,8 @@ class Engine final : public Service, private LoaderDelegate {
   void export_session(TenantId tenant, std::string session, bool with_kv, Promise<ExportedSession> reply) override;
   void import_session(TenantId tenant, ImportRequest request, Promise<ImportedSession> reply) override;
   RequestId embed_images(TenantId tenant, EmbedImagesRequest request, Promise<ImageEmbeddings> reply) override;
-  void read_images(std::vector<std::string> ids, std::size_t bytes_max, Promise<std::vector<Bytes>> reply) override;
+  void read_images(TenantId tenant, std::vector<std::string> ids, std::size_t bytes_max, std::stop_token end,
+                   Promise<ImageFiles> reply) override;
   void load_model(std::string model, Promise<Unit> reply) override;
   void unload_model(std::string model, Promise<Unit> reply) override;
   [[nodiscard]] Expected<std::string> resolve_model(const std::string& name) const override { return source_->resolve(name); }
@@ -99,6 +101,8 @@ class Engine final : public Service, private LoaderDelegate {
   [[nodiscard]] ActivitySnapshot activity() override;
 
  private:
+  struct ImageReading;
+  void read_next_image(std::shared_ptr<ImageReading> reading);
   void start_work_threads(WorkPool::Threads which, int count);
   void on_load_progress(const std::string& model, double progress) override;
   void on_loaded(const std::string& model, Expected<LoadedWorkers> loaded) override;

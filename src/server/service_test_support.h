@@ -1,7 +1,9 @@
 // A service for this module's tests that does what a test tells it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -199,8 +201,8 @@ class FakeService : public Service {
     reply(Usage{.prompt_tokens = 7, .cache_miss = {.kind = CacheMissKind::tools, .token = 3}});
   }
   void list_sessions(TenantId, SessionListRequest request, Promise<SessionList> reply) override {
-    reply(SessionList{.sessions = {session_named(request.after.empty() ? "one" : "behind " + request.after)},
-                      .has_more = request.limit == 1});
+    const SessionInfo info = session_named(request.after.empty() ? "one" : "behind " + request.after);
+    reply(SessionList{.sessions = std::vector(sessions_listed.load(), info), .has_more = request.limit == 1});
   }
   // The session had a title. The name "taken" is another session's.
   void update_session(TenantId, UpdateSessionRequest request, Promise<SessionInfo> reply) override {
@@ -263,6 +265,8 @@ class FakeService : public Service {
     if (request.name == "bad") return reply(fail(ErrorCode::proto_field, "no session file"));
     reply(ImportedSession{.info = session_named(std::to_string(request.file.size())), .are_tokens_kept = false});
   }
+  std::atomic<std::size_t> sessions_listed{1};
+  std::atomic<std::int32_t> dimensions{0};
   std::atomic<bool> reads_images{false};
   std::atomic<bool> has_started{false};
   std::atomic<bool> has_database{true};
@@ -277,13 +281,14 @@ class FakeService : public Service {
     return RequestId{++last_id_};
   }
   // Returns a file with the image's id while the limit allows it.
-  void read_images(std::vector<std::string> ids, std::size_t bytes_max, Promise<std::vector<Bytes>> reply) override {
-    std::vector<Bytes> files;
+  void read_images(TenantId, std::vector<std::string> ids, std::size_t bytes_max, std::stop_token,
+                   Promise<ImageFiles> reply) override {
+    ImageFiles read;
     for (const std::string& id : ids) {
       const auto name = std::as_bytes(std::span(id));
-      files.emplace_back(name.begin(), name.size() <= bytes_max ? name.end() : name.begin());
+      read.files.emplace_back(name.begin(), name.size() <= bytes_max ? name.end() : name.begin());
     }
-    reply(std::move(files));
+    reply(std::move(read));
   }
   void load_model(std::string model, Promise<Unit> reply) override {
     if (model != "fake") return reply(fail(ErrorCode::model_unknown, "no such model"));
@@ -302,6 +307,7 @@ class FakeService : public Service {
     model.name = "fake";
     model.state = has_started.load() ? ModelState::ready : ModelState::loading;
     model.reads_images = reads_images.load();
+    model.dimensions = dimensions.load();
     return {model};
   }
   bool is_ready() const override { return has_started.load(); }

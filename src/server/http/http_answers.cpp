@@ -138,10 +138,12 @@ std::vector<std::shared_ptr<GenerationSink>> HttpConnection::start_generations(s
                                                                                GenerationGuard& guard) {
   std::vector<std::shared_ptr<GenerationSink>> sinks;
   const bool is_stream = generations.front().request.options.stream;
+  const RequestShare share = server_.service.open_share(tenant());
   for (HttpGeneration& generation : generations) {
     std::vector<std::shared_ptr<EventSink>> metered;
     for (auto& encoder : generation.encoders) {
-      sinks.push_back(std::make_shared<GenerationSink>(std::to_string(sinks.size()), outbox, std::move(encoder), is_stream));
+      sinks.push_back(std::make_shared<GenerationSink>(std::to_string(sinks.size()), outbox, std::move(encoder), is_stream,
+                                                       apart(), share));
       metered.push_back(
           std::make_shared<MeteredSink>(sinks.back(), current_.caller, current_.spent, /*charges_prompt=*/metered.empty()));
     }
@@ -210,14 +212,15 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
     if (have_all_ended) guard.set_all_ended();
     if (failed != nullptr) {
       outbox->seal();  // Drops events of the other generations.
-      outbox->take(bytes, ended);
+      while (outbox->bytes_unsent() > bytes.size()) outbox->take(bytes, ended);
     }
     if (failed != nullptr && !has_begun && bytes.empty()) {
       const Error error = *failed->failure();
       const bool is_session = error.code == ErrorCode::session_unknown || error.code == ErrorCode::session_busy;
       co_return co_await output.refuse(error, is_session ? session_field : error.field);
     }
-    const bool is_last = failed != nullptr || have_all_ended;
+    // Long events are taken one by one.
+    const bool is_last = failed != nullptr || (have_all_ended && outbox->bytes_unsent() == bytes.size());
     if (bytes.empty() && !is_last) {
       const TimePoint silent_until = last_write + server_.options.keep_alive_interval;
       if (!is_stream) {
@@ -232,6 +235,9 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
       const PromptReadyEvent prompt = sinks.front()->prompt();
       note_schema_left_out(prompt.schema_left_out);
       if (const std::string warning = clock_warning(prompt.cache_miss); !warning.empty()) warn(warning);
+    }
+    if (is_last && !is_stream) {
+      for (const auto& sink : sinks) sink->give_back_share();
     }
     const std::size_t events_bytes = bytes.size();
     if (is_stream && failed != nullptr) failed->append_failure(bytes);

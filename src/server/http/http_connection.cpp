@@ -208,7 +208,6 @@ Awaitable<HttpConnection::ReadEnd> HttpConnection::parse_head(Parser& parser) {
 }
 
 Awaitable<HttpConnection::ReadEnd> HttpConnection::parse_body(Parser& parser) {
-  constexpr Duration kPauseMin = std::chrono::milliseconds(1);  // A shorter one is waited for with the next bytes.
   parser.eager(true);
   Account& account = current_.caller ? *current_.caller : *server_.own_account;
   while (true) {
@@ -218,7 +217,7 @@ Awaitable<HttpConnection::ReadEnd> HttpConnection::parse_body(Parser& parser) {
       no_room_ = std::move(held.error());
       co_return ReadEnd::no_room;
     }
-    if (const Duration pause = account.take_body(read, SteadyClock().now()); pause >= kPauseMin) {
+    if (const Duration pause = account.take_body(read, SteadyClock().now()); pause >= kBodyPauseMin) {
       asio::steady_timer timer(server_.io, pause);
       if (const auto [problem] = co_await timer.async_wait(kAwait); problem) co_return ReadEnd::closed;
     }
@@ -334,6 +333,17 @@ void HttpConnection::drop_body() {
   if (current_.share) current_.share->give_back();
 }
 
+KeptBodyPtr HttpConnection::keep_body() {
+  return std::make_shared<const KeptBody>(
+      KeptBody{.text = std::exchange(current_.body, {}), .share = std::exchange(current_.share, nullptr)});
+}
+
+RunApart HttpConnection::apart() {
+  return [&service = server_.service, tenant = tenant()](std::size_t bytes, MoveOnlyFunction<void()> work) {
+    service.run_apart(tenant, bytes, std::move(work));
+  };
+}
+
 // --- answering
 
 void HttpConnection::begin_answer() {
@@ -440,30 +450,39 @@ std::string HttpConnection::head_bytes(int status, std::string_view content_type
 }
 
 Awaitable<bool> HttpConnection::respond(int status, std::string_view content_type, std::string body, bool keep_alive,
-                                        std::string_view header) {
+                                        std::string_view header, RequestShare share) {
+  if (share == nullptr && body.size() > kApartBytes) {
+    share = server_.service.open_share(current_.caller ? tenant() : TenantId());
+  }
+  if (share != nullptr) {  // Until the last byte is written.
+    if (const auto held = share->resize(body.size()); !held) {
+      std::string().swap(body);
+      share->give_back();
+      co_return co_await refuse_body(held.error(), keep_alive);
+    }
+  }
   std::string head = head_bytes(status, content_type, keep_alive, header);
   constexpr int kNotModified = 304;  // Its Content-Length would be that of the whole answer.
   head += status == kNotModified ? "\r\n" : std::format("Content-Length: {}\r\n\r\n", body.size());
   if (current_.method == "HEAD") body.clear();  // The client would take a body for the next answer.
-  RequestShare share;                           // Until the last byte is written.
-  if (body.size() > kWrittenBytesMax) {
-    share = server_.service.open_share(current_.caller ? tenant() : TenantId());
-    // Everything that a request has changed or computed is told in any case: a client would ask for it again.
-    if (const auto held = share->grow(body.size()); !held && current_.method == "GET") {
-      std::string().swap(body);
-      co_return co_await respond_error(http_status(held.error().code), held.error(), keep_alive, "",
-                                       retry_header(held.error().code));
-    }
-  }
   co_return co_await write(std::move(head), std::move(body)) && keep_alive;
 }
 
-Awaitable<bool> HttpConnection::respond_if_changed(std::string body, const HttpRequest& request) {
-  const auto shared = std::make_shared<std::string>(std::move(body));
-  const std::string etag = co_await run_apart(shared->size(), [shared] { return etag_of(*shared); });
-  const std::string header = std::format("ETag: {}\r\nCache-Control: no-cache\r\n", etag);
-  const bool is_known = request.head[http::field::if_none_match] == etag;
-  co_return co_await respond(is_known ? 304 : 200, kJson, is_known ? "" : std::move(*shared), request.keep_alive, header);
+// SDKs repeat a request after such an error; one that has changed or computed something would do it again.
+Awaitable<bool> HttpConnection::refuse_body(const Error& error, bool keep_alive) {
+  const bool may_repeat = current_.method == "GET" || current_.method == "HEAD";
+  co_return co_await respond_error(http_status(error.code), error, keep_alive, "",
+                                   may_repeat ? retry_header(error.code) : "x-should-retry: false\r\n");
+}
+
+Expected<RequestShare> HttpConnection::hold(std::size_t bytes) {
+  RequestShare share = server_.service.open_share(current_.caller ? tenant() : TenantId());
+  if (const auto held = share->grow(bytes > kApartBytes ? bytes : 0); !held) return std::unexpected(held.error());
+  return share;
+}
+
+Awaitable<bool> HttpConnection::respond_failed(const Error& error, const HttpRequest& request, std::string_view field) {
+  co_return co_await respond_error(http_status(error.code), error, request.keep_alive, field, retry_header(error.code));
 }
 
 Awaitable<bool> HttpConnection::respond_rejected(const wire::RejectedBody& rejected, const HttpRequest& request) {

@@ -8,6 +8,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <expected>
+#include <format>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -22,10 +24,12 @@
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/field.hpp>
 #include <boost/beast/http/fields.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 
+#include "base/check.h"
 #include "base/move_only_function.h"
 #include "base/mutex.h"
 #include "base/thrown.h"
@@ -48,7 +52,20 @@
 namespace uma::server {
 
 inline constexpr std::string_view kJson = "application/json";
-inline constexpr std::size_t kApartBytes = 65'536;  // Bodies of this size and more are read and written apart.
+
+// The body of a request after its first wait, or another text that is read like one. Shared with the work that reads it.
+struct KeptBody {
+  std::string text;
+  RequestShare share;  // Charged for it; null: it is empty.
+};
+using KeptBodyPtr = std::shared_ptr<const KeptBody>;
+
+// How an answer is made of its value (HttpConnection::respond_with).
+struct AnswerOptions {
+  std::size_t bytes = 0;  // About the size of the body, beyond what the value tells.
+  RequestShare share{};   // Charged for the value and the body before they were made; null: the answer is charged for them.
+  bool has_etag = false;  // Clients read it again and again: it has an ETag, and is a 304 alone if the client has it already.
+};
 
 // A handler's view of the request. Borrowed: valid until the answer is written; the body only until the service is called.
 struct HttpRequest {
@@ -133,10 +150,19 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   RequestId draw(PictureRequest request, std::shared_ptr<PictureSink> sink, Promise<PictureReceipt> reply);
   // Starts a generation that does not end with the connection.
   void generate_detached(GenerateRequest request, std::shared_ptr<EventSink> sink);
-  // Returns read(body). A long body is read apart (Service::run_apart); `read` owns what it refers to, since the connection may
-  // end before. Throws if the connection was closed meanwhile, which ends its coroutine.
+  // Returns read(body) of the request's own body. A long body is read apart (Service::run_apart); `read` owns what it refers
+  // to, since the connection may end before. Throws if the connection was closed meanwhile, which ends its coroutine.
   template <class Read, class Result = std::invoke_result_t<Read&, std::string_view>>
   Awaitable<Result> read_body(std::string_view body, Read read);
+  template <class Read, class Result = std::invoke_result_t<Read&, std::string_view>>
+  Awaitable<Result> read_body(KeptBodyPtr body, Read read);
+  // Takes the request's body, so that it is there after the service was called. It is counted until its last user is gone.
+  [[nodiscard]] KeptBodyPtr keep_body();
+  // Counts so many bytes of an answer for the caller as long as the share exists; up to 64 KiB, which every connection may
+  // have, are free. Errors: E_LIMIT_003.
+  [[nodiscard]] Expected<RequestShare> hold(std::size_t bytes);
+  // Runs work of sinks that takes as long as its bytes for the caller; also after the end of the connection, from any thread.
+  [[nodiscard]] RunApart apart();
   // Returns work(), which takes as long as its `bytes`, in the same way.
   template <class Work, class Result = std::invoke_result_t<Work&>>
   Awaitable<Result> run_apart(std::size_t bytes, Work work);
@@ -152,16 +178,19 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   // Answers with the number of tokens of the request's input, which may continue nothing, as json(tokens) writes it.
   Awaitable<bool> count_tokens(GenerateRequest counted, const HttpRequest& request, std::string (*json)(std::int32_t tokens));
   // Answers with the result of ask(): json(value) is the body, or the reason to reject the request. bytes_of(value) is about
-  // the size of a body that may be long: it is written apart, so `json` owns what it refers to (read_body()).
+  // the size of a body that may be long: it is counted with its value, and written apart, so `json` owns what it refers to
+  // (read_body()).
   template <class T, class JsonT>
   Awaitable<bool> respond_with(std::optional<Expected<T>> value, const HttpRequest& request, JsonT json,
-                               std::type_identity_t<std::size_t (*)(const T&)> bytes_of = nullptr);
+                               std::type_identity_t<std::size_t (*)(const T&)> bytes_of = nullptr, AnswerOptions options = {});
+  // `share` is charged for the body from now on; null: a share of its own is. Without room for a body of more than 64 KiB the
+  // answer is E_LIMIT_003, so who changes or computes something charges a share before it begins.
   Awaitable<bool> respond(int status, std::string_view content_type, std::string body, bool keep_alive,
-                          std::string_view header = "");
-  // Answers with JSON that clients read again and again: with its ETag, and with 304 alone if the client has it already.
-  Awaitable<bool> respond_if_changed(std::string body, const HttpRequest& request);
+                          std::string_view header = "", RequestShare share = nullptr);
   Awaitable<bool> respond_error(int status, const Error& error, bool keep_alive, std::string_view field = "",
                                 std::string_view header = "");
+  // Answers with the status of the error's code. `field`: what has caused it.
+  Awaitable<bool> respond_failed(const Error& error, const HttpRequest& request, std::string_view field = "");
   Awaitable<bool> respond_rejected(const wire::RejectedBody& rejected, const HttpRequest& request);
   // The error as the client should see it: choose_model() knows more of an unknown name than the engine.
   [[nodiscard]] const Error& shown_error(const Error& error) const {
@@ -273,6 +302,8 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   Awaitable<std::optional<Expected<T>>> answer_of(StartT start);
   // Returns false if the client is gone, or does not read a part in time. Counts the bytes that were written.
   Awaitable<bool> write(std::string head, std::string body = "");
+  // Answers in place of a body that there is no room for.
+  Awaitable<bool> refuse_body(const Error& error, bool keep_alive);
   Awaitable<bool> write_part(std::string_view first, std::string_view second);
   Awaitable<void> linger();
 
@@ -296,17 +327,20 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
 
 template <class Read, class Result>
 Awaitable<Result> HttpConnection::read_body(std::string_view body, Read read) {
+  UMA_CHECK(body.data() == current_.body.data());
   if (body.size() < kApartBytes) co_return read(body);
-  const bool is_own = body.data() == current_.body.data();
-  RequestShare share = current_.share;
-  if (!is_own) {
-    share = service().open_share(tenant());
-    if (!share->grow(body.size())) co_return read(body);  // There is no room for a copy.
-  }
-  const auto kept = std::make_shared<std::string>(is_own ? std::move(current_.body) : std::string(body));
-  Result result = co_await run_apart(kept->size(), [kept, share, read = std::move(read)]() mutable { return read(*kept); });
-  if (is_own) current_.body = std::move(*kept);  // The bytes are the same, at the same place.
+  const auto kept = std::make_shared<std::string>(std::move(current_.body));
+  Result result = co_await run_apart(kept->size(),
+                                     [kept, share = current_.share, read = std::move(read)]() mutable { return read(*kept); });
+  current_.body = std::move(*kept);  // The bytes are the same, at the same place.
   co_return result;
+}
+
+template <class Read, class Result>
+Awaitable<Result> HttpConnection::read_body(KeptBodyPtr body, Read read) {
+  const std::size_t bytes = body->text.size();
+  return run_apart(bytes,
+                   [body = std::move(body), read = std::move(read)]() mutable { return read(std::string_view(body->text)); });
 }
 
 template <class Work, class Result>
@@ -361,18 +395,37 @@ Awaitable<std::optional<T>> HttpConnection::until_gone(Awaitable<T> operation) {
 
 template <class T, class JsonT>
 Awaitable<bool> HttpConnection::respond_with(std::optional<Expected<T>> value, const HttpRequest& request, JsonT json,
-                                             std::type_identity_t<std::size_t (*)(const T&)> bytes_of) {
+                                             std::type_identity_t<std::size_t (*)(const T&)> bytes_of, AnswerOptions options) {
   if (!value) co_return false;
-  if (*value) {
-    using Json = std::expected<std::string, wire::RejectedBody>;
-    const std::size_t bytes = bytes_of != nullptr ? bytes_of(**value) : 0;
-    Json body =
-        co_await run_apart(bytes, [value = std::move(**value), json = std::move(json)]() -> Json { return json(value); });
-    if (!body) co_return co_await respond_rejected(body.error(), request);
-    co_return co_await respond(200, kJson, std::move(*body), request.keep_alive);
+  if (!*value) co_return co_await respond_failed(value->error(), request, value->error().field);
+  const std::size_t bytes = options.bytes + (bytes_of != nullptr ? bytes_of(**value) : 0);
+  if (options.share == nullptr && bytes >= kApartBytes) {
+    auto held = hold(2 * bytes);  // The value, while it waits for its turn, and the body.
+    if (!held) {
+      value.reset();
+      co_return co_await refuse_body(held.error(), request.keep_alive);
+    }
+    options.share = *std::move(held);
   }
-  const Error& error = value->error();
-  co_return co_await respond_error(http_status(error.code), error, request.keep_alive, error.field, retry_header(error.code));
+  struct Made {
+    std::expected<std::string, wire::RejectedBody> body;
+    std::string etag{};
+  };
+  Made made = co_await run_apart(
+      bytes, [value = std::move(**value), json = std::move(json), share = options.share, has_etag = options.has_etag]() {
+        Made written{.body = json(value)};
+        if (has_etag && written.body) written.etag = etag_of(*written.body);
+        return written;
+      });
+  if (!made.body) co_return co_await respond_rejected(made.body.error(), request);
+  if (!options.has_etag) {
+    co_return co_await respond(200, kJson, *std::move(made.body), request.keep_alive, "", std::move(options.share));
+  }
+  const std::string header = std::format("ETag: {}\r\nCache-Control: no-cache\r\n", made.etag);
+  const bool is_known = request.head[boost::beast::http::field::if_none_match] == made.etag;
+  if (is_known) made.body->clear();
+  co_return co_await respond(is_known ? 304 : 200, kJson, *std::move(made.body), request.keep_alive, header,
+                             std::move(options.share));
 }
 
 }  // namespace uma::server

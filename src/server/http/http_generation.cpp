@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "core/work/promise.h"
 
 namespace uma::server {
 
@@ -14,12 +15,43 @@ std::string random_name() {
   return std::format("{:016x}", secure_u64());
 }
 
+std::size_t json_bytes_of(const EosEvent& eos) {
+  constexpr std::size_t kLogprobBytes = 64;  // Size of a token with its logprob in JSON.
+  const auto bytes_of = [](const std::vector<TokenLogprobs>& places) {
+    return places.empty() ? 0 : places.size() * (1 + places.back().top.size()) * kLogprobBytes;
+  };
+  std::size_t sum = eos.text.size() + bytes_of(eos.logprobs) + bytes_of(eos.prompt_logprobs);
+  for (const ReplyPart& part : eos.parts) sum += part.text.size();
+  return sum;
+}
+
 GenerationSink::GenerationSink(std::string id, std::shared_ptr<Outbox> outbox, std::unique_ptr<AnswerEncoder> encoder,
-                               bool stream)
-    : id_(std::move(id)), outbox_(std::move(outbox)), stream_(stream), encoder_(std::move(encoder)) {}
+                               bool stream, RunApart apart, RequestShare share)
+    : id_(std::move(id)),
+      outbox_(std::move(outbox)),
+      stream_(stream),
+      apart_(std::move(apart)),
+      answer_share_(std::move(share)),
+      encoder_(std::move(encoder)) {}
 
 bool GenerationSink::deliver(const Event& event) {
-  const MutexLock lock(mutex_);
+  Ending ending;
+  {
+    const MutexLock lock(mutex_);
+    if (encoder_ == nullptr) return true;  // Nothing follows the end.
+    if (const auto* eos = std::get_if<EosEvent>(&event)) {
+      ending = take_ending(*eos);
+    } else if (const auto* failure = std::get_if<FailureEvent>(&event)) {
+      ending = take_ending({.reason = FinishReason::error, .usage = {}, .text = "", .error = failure->error});
+    } else {
+      return deliver_locked(event);
+    }
+  }
+  end(std::move(ending));
+  return true;
+}
+
+bool GenerationSink::deliver_locked(const Event& event) {
   if (const auto* token = std::get_if<TokenEvent>(&event)) {
     if (token->text.empty()) return true;
     begin_event();
@@ -40,10 +72,7 @@ bool GenerationSink::deliver(const Event& event) {
   }
   if (const auto* place = std::get_if<ResponseBegunEvent>(&event)) {
     encoder_->set_place(*place);
-  } else if (const auto* eos = std::get_if<EosEvent>(&event)) {
-    end(*eos);
-  } else if (const auto* failure = std::get_if<FailureEvent>(&event)) {
-    end({.reason = FinishReason::error, .usage = {}, .text = "", .error = failure->error});
+    session_ = encoder_->session();
   }
   return true;
 }
@@ -70,6 +99,7 @@ bool GenerationSink::send_event() {
 
 void GenerationSink::keep_alive() {
   const MutexLock lock(mutex_);
+  if (encoder_ == nullptr) return;  // The end is being written.
   if (has_begun_) {
     begin_event();
     encoder_->append_keep_alive(bytes_);
@@ -82,7 +112,7 @@ void GenerationSink::keep_alive() {
 
 std::string GenerationSink::session() {
   const MutexLock lock(mutex_);
-  return encoder_->session();
+  return session_;
 }
 
 PromptReadyEvent GenerationSink::prompt() {
@@ -90,25 +120,63 @@ PromptReadyEvent GenerationSink::prompt() {
   return prompt_;
 }
 
-void GenerationSink::append_failure(std::string& out) {
-  const MutexLock lock(mutex_);
-  begin(out);
-  encoder_->append_last(out, *failed_);
+void GenerationSink::give_back_share() {
+  share_ = nullptr;
+  if (answer_share_ != nullptr) answer_share_->give_back();
 }
 
-void GenerationSink::end(const EosEvent& eos) {
-  std::string bytes;
-  if (eos.error) {
-    failed_ = eos;
-    encoder_->note_failure(eos);
-  } else if (stream_) {
-    begin(bytes);
-    encoder_->append_last(bytes, eos);
-  } else {
-    bytes = encoder_->whole(eos);
+// --- the end
+
+GenerationSink::Ending GenerationSink::take_ending(EosEvent eos) {
+  Ending ending{.encoder = nullptr, .eos = std::move(eos)};
+  if (stream_) begin(ending.bytes);
+  ending.bytes_max = encoder_->end_bytes(ending.eos);
+  ending.encoder = std::move(encoder_);
+  return ending;
+}
+
+void GenerationSink::end(Ending ending) {
+  const std::size_t bytes = ending.bytes_max;
+  if (bytes < kApartBytes || apart_ == nullptr) return write_end(std::move(ending));
+  // The logprobs have a share, and so has a stream.
+  if (!stream_ && answer_share_ != nullptr && ending.eos.share == nullptr && !ending.eos.error) {
+    if (const auto held = answer_share_->grow(2 * bytes); !held) {
+      ending.eos = {.reason = FinishReason::error, .usage = ending.eos.usage, .text = "", .error = held.error()};
+    }
   }
-  share_ = eos.share;
-  outbox_->append_last(id_, [&](std::string& out) { out += bytes; });
+  Promise<Unit> done([self = shared_from_this()](Expected<Unit> written) {
+    if (!written) self->give_up(written.error());
+  });
+  apart_(bytes, [self = shared_from_this(), ending = std::move(ending), done = std::move(done)]() mutable {
+    done(contain([&]() -> Expected<Unit> {
+      self->write_end(std::move(ending));
+      return Unit{};
+    }));
+  });
+}
+
+void GenerationSink::write_end(Ending ending) {
+  AnswerEncoder& encoder = *ending.encoder;
+  std::string bytes = std::move(ending.bytes);
+  if (ending.eos.error) {
+    encoder.note_failure(ending.eos);
+    if (stream_) encoder.append_last(bytes, ending.eos);
+    failure_ = std::exchange(bytes, {});
+    failed_ = std::move(ending.eos);
+  } else if (stream_) {
+    encoder.append_last(bytes, ending.eos);
+  } else {
+    bytes = encoder.whole(ending.eos);
+  }
+  share_ = std::move(ending.eos.share);
+  ending.encoder.reset();  // Its memory is free when the answer is counted.
+  outbox_->append_last_answer(id_, std::move(bytes));
+}
+
+// Ends a generation whose end could not be written.
+void GenerationSink::give_up(const Error& error) {
+  failed_ = EosEvent{.reason = FinishReason::error, .usage = {}, .text = "", .error = error};
+  outbox_->append_last_answer(id_, "");
 }
 
 }  // namespace uma::server

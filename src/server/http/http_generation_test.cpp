@@ -1,6 +1,8 @@
 #include "server/http/http_generation.h"
 
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -74,6 +76,98 @@ TEST_F(GenerationSinkTest, AStreamBeginsWithItsFirstEventAlsoIfThatWasRefused) {
   sink_.deliver(EosEvent{});
   EXPECT_EQ(sent(), "first two last");
   EXPECT_EQ(copy_, "first one two last");
+}
+
+// A sink whose long ends wait until the test runs them.
+class LongEndTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<GenerationSink> sink(bool stream) {
+    return std::make_shared<GenerationSink>(
+        "id", outbox_, std::make_unique<CopyingEncoder>(copy_), stream,
+        [this](std::size_t, MoveOnlyFunction<void()> work) { works_.push_back(std::move(work)); },
+        memory_->open(TenantId{"a"}));
+  }
+  static EosEvent eos_of(std::size_t bytes) {
+    return {.reason = FinishReason::stop, .usage = {}, .text = std::string(bytes, 'x'), .error = std::nullopt};
+  }
+  // The bytes that the outbox has, and whether the generation has ended for it.
+  std::pair<std::string, bool> taken() {
+    std::string bytes;
+    std::vector<std::string> finished;
+    outbox_->take(bytes, finished);
+    return {bytes, !finished.empty()};
+  }
+  void run_works() {
+    for (auto& work : std::exchange(works_, {})) work();
+  }
+
+  std::string copy_;
+  std::shared_ptr<Outbox> outbox_ = std::make_shared<Outbox>(1 << 20, [] {});
+  std::shared_ptr<TenantBudget> memory_ = std::make_shared<TenantBudget>(1 << 20, "holders", "the limit");
+  std::vector<MoveOnlyFunction<void()>> works_;
+};
+
+TEST_F(LongEndTest, AShortEndIsWrittenAtOnce) {
+  const auto short_one = sink(/*stream=*/false);
+  short_one->deliver(eos_of(kApartBytes - 1));
+  EXPECT_TRUE(works_.empty());
+  EXPECT_EQ(taken(), std::pair(std::string("whole"), true));
+}
+
+TEST_F(LongEndTest, ALongWholeAnswerIsWrittenApartAndCounted) {
+  const auto whole = sink(/*stream=*/false);
+  whole->deliver(eos_of(kApartBytes));
+  EXPECT_EQ(taken(), std::pair(std::string(), false));
+  EXPECT_GE(memory_->bytes_used(), kApartBytes);
+  whole->keep_alive();
+  EXPECT_EQ(whole->session(), "") << "neither waits for the end";
+  run_works();
+  EXPECT_EQ(taken(), std::pair(std::string("whole"), true));
+  EXPECT_EQ(whole->failure(), nullptr);
+  whole->give_back_share();
+  EXPECT_EQ(memory_->bytes_used(), 0U);
+}
+
+TEST_F(LongEndTest, TheLongEndOfAStreamIsWrittenBehindItsBeginning) {
+  const auto stream = sink(/*stream=*/true);
+  stream->deliver(TokenEvent{.text = "one", .token = 1});
+  stream->deliver(eos_of(kApartBytes));
+  EXPECT_EQ(taken(), std::pair(std::string("first one "), false));
+  run_works();
+  EXPECT_EQ(taken(), std::pair(std::string("last"), true));
+  EXPECT_EQ(copy_, "first one last");
+}
+
+TEST_F(LongEndTest, AnEndThatThereIsNoRoomForIsAFailure) {
+  const RequestShare others = memory_->open(TenantId{"b"});
+  ASSERT_TRUE(others->grow((1 << 19) - 1));
+  const RequestShare own = memory_->open(TenantId{"a"});
+  ASSERT_TRUE(own->grow(1 << 18));
+  const auto whole = sink(/*stream=*/false);
+  whole->deliver(eos_of(1 << 17));
+  run_works();
+  EXPECT_EQ(taken(), std::pair(std::string(), true));
+  ASSERT_NE(whole->failure(), nullptr);
+  EXPECT_EQ(whole->failure()->code, ErrorCode::limit_wait);
+}
+
+TEST_F(LongEndTest, AnEndThatIsNotWrittenIsAFailure) {
+  const auto whole = sink(/*stream=*/false);
+  whole->deliver(eos_of(kApartBytes));
+  works_.clear();
+  EXPECT_EQ(taken(), std::pair(std::string(), true));
+  EXPECT_NE(whole->failure(), nullptr);
+}
+
+TEST_F(LongEndTest, AFailedStreamEndsWithItsFailure) {
+  const auto stream = sink(/*stream=*/true);
+  stream->deliver(TokenEvent{.text = "one", .token = 1});
+  stream->deliver(FailureEvent{{ErrorCode::runtime_decode, "it broke"}});
+  EXPECT_EQ(taken(), std::pair(std::string("first one "), true));
+  ASSERT_NE(stream->failure(), nullptr);
+  std::string end;
+  stream->append_failure(end);
+  EXPECT_EQ(end, "last");
 }
 
 }  // namespace

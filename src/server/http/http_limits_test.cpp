@@ -4,6 +4,7 @@
 #include <format>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <sys/syscall.h>
 #include <thread>
@@ -13,7 +14,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/http/http_generation.h"
 #include "server/http/http_server_test_support.h"
+#include "wire/openai/response_writer.h"
 
 namespace uma::server {
 namespace {
@@ -91,6 +94,136 @@ TEST_F(HttpServerTest, LongAnswersAreCountedUntilTheyAreRead) {
   const Answer answer = one.answer();
   EXPECT_EQ(answer.status, 503);
   EXPECT_THAT(answer.head, HasSubstr("Retry-After: "));
+}
+
+// Others hold almost half of a service's memory, and this test's tenant as much as it may, but for `room`.
+struct FullMemory {
+  explicit FullMemory(FakeService& service, std::uint64_t room = 0)
+      : others(service.open_share(TenantId{"others"})),
+        own(service.open_share(TenantId{"uid:" + std::to_string(::geteuid())})) {
+    EXPECT_TRUE(others->grow((1ul << 29) - 1));
+    EXPECT_TRUE(own->grow((1ul << 28) - room));
+  }
+  const RequestShare others;
+  const RequestShare own;
+};
+
+std::string many_texts(int count) {
+  std::string texts = R"("a")";
+  for (int i = 1; i < count; ++i) texts += R"(,"a")";
+  return texts;
+}
+
+TEST_F(HttpServerTest, NothingIsComputedWhoseAnswerThereIsNoRoomFor) {
+  start();
+  service_.dimensions = 1024;
+  const std::string body = std::format(R"({{"input":[{}]}})", many_texts(100));
+  {
+    HttpClient one = client();
+    one.post("/v1/embeddings", body);
+    const FakeService::Embedding embedding = service_.next_embedding();
+    EXPECT_GE(service_.request_bytes(), 100u * 1024 * sizeof(float)) << "the vectors are counted before there are any";
+  }
+  ASSERT_TRUE(service_.wait_cancelled(1));
+  EXPECT_TRUE(becomes([&] { return service_.request_bytes() == 0; }));
+  const FullMemory full(service_, 400'000);  // For the body, but not for the vectors.
+  HttpClient one = client();
+  one.post("/v1/embeddings", body);
+  const Answer answer = one.answer();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_THAT(answer.head, HasSubstr("Retry-After: "));
+}
+
+TEST_F(HttpServerTest, AnAnswerThatFindsNoRoomIsNotToBeComputedAgain) {
+  start();
+  HttpClient one = client();
+  one.post("/v1/embeddings", R"({"input":"a"})");
+  FakeService::Embedding embedding = service_.next_embedding();
+  const FullMemory full(service_);
+  embedding.reply(long_result());
+  const Answer answer = one.answer();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_THAT(answer.head, HasSubstr("x-should-retry: false"));
+  EXPECT_THAT(answer.body, HasSubstr(R"("code":"E_LIMIT_003")"));
+}
+
+TEST_F(HttpServerTest, PicturesAreCountedBeforeTheyAreDrawn) {
+  start();
+  HttpClient one = client();
+  one.post("/v1/images/generations", R"({"prompt":"a cat","n":2,"size":"512x512"})");
+  FakeService::Drawing drawing = service_.next_drawing();
+  EXPECT_TRUE(becomes([&] { return service_.request_bytes() == 2u * 512 * 512 * 4; }));
+  EXPECT_TRUE(drawing.sink->deliver(DrawnPicture{.picture = 0, .seed = 7, .png = std::string(100'000, 'x')}));
+  PictureReceipt receipt;
+  receipt.pictures = 1;
+  drawing.reply(receipt);
+  EXPECT_EQ(one.answer().status, 200);
+  EXPECT_EQ(service_.apart().size(), 1u) << "the base64 of a long file";
+  EXPECT_TRUE(becomes([&] { return service_.request_bytes() == 0; }));
+}
+
+TEST_F(HttpServerTest, LongListsAreWrittenApartAndKeepTheirETag) {
+  start();
+  HttpClient one = client();
+  one.get("/v1/sessions");
+  EXPECT_EQ(one.answer().status, 200);
+  EXPECT_TRUE(service_.apart().empty());
+  service_.sessions_listed = 1000;
+  one.get("/v1/sessions");
+  const Answer list = one.answer();
+  EXPECT_EQ(list.status, 200);
+  ASSERT_EQ(service_.apart().size(), 1u);
+  EXPECT_GE(service_.apart()[0].second, kApartBytes);
+  const std::size_t at = list.head.find("ETag: ");
+  ASSERT_NE(at, std::string::npos);
+  const std::string etag = list.head.substr(at + 6, list.head.find("\r\n", at) - at - 6);
+  one.get("/v1/sessions", std::format("If-None-Match: {}\r\n", etag));
+  const std::string known = one.take_until("\r\n\r\n").value_or("");
+  EXPECT_THAT(known, StartsWith("HTTP/1.1 304 "));
+  EXPECT_TRUE(becomes([&] { return service_.request_bytes() == 0; }));
+  const FullMemory full(service_);
+  one.get("/v1/sessions");
+  EXPECT_EQ(one.answer().status, 503);
+}
+
+TEST_F(HttpServerTest, ExportsAreCopiedApart) {
+  start();
+  HttpClient one = client();
+  one.get("/v1/sessions/s/export");
+  EXPECT_EQ(one.answer().body, std::string(1'000'000, 's'));
+  ASSERT_EQ(service_.apart().size(), 1u);
+  EXPECT_EQ(service_.apart()[0].second, 1'000'000u);
+}
+
+TEST_F(HttpServerTest, ChoicesThatAreLongTogetherAreWrittenApart) {
+  start();
+  HttpClient one = client();
+  one.post("/v1/completions", R"({"prompt":"a","n":2})");
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(service_.apart().empty()) << i;
+    const EosEvent end{FinishReason::stop, {}, std::string(40'000, i == 0 ? 'x' : 'y'), std::nullopt};
+    service_.next_generation().sink->deliver(end);
+  }
+  const Answer answer = one.answer();
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_THAT(answer.body, HasSubstr(std::string(40'000, 'x')));
+  EXPECT_THAT(answer.body, HasSubstr(std::string(40'000, 'y')));
+  ASSERT_EQ(service_.apart().size(), 1u);
+  EXPECT_GE(service_.apart()[0].second, 80'000u);
+  EXPECT_TRUE(becomes([&] { return service_.request_bytes() == 0; }));
+}
+
+TEST_F(HttpServerTest, ReferencesToAConversationThatThereIsNoRoomForAreRefused) {
+  start();
+  const FullMemory full(service_, 400'000);  // For the body, but not for a conversation of a megabyte.
+  HttpClient one = client();
+  const std::string item = wire::item_id(wire::Item::Kind::message, std::string(32, 'a'), {.turn = 0, .number = 0});
+  one.post("/v1/responses",
+           std::format(R"({{"input":[{{"type":"item_reference","id":"{}"}},{{"role":"user","content":"{}"}}]}})", item,
+                       std::string(100'000, 'x')));
+  const Answer answer = one.answer();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_THAT(answer.body, HasSubstr(R"("code":"E_LIMIT_003")"));
 }
 
 TEST_F(HttpServerTest, BodiesThatThereIsNoRoomForAreRefused) {

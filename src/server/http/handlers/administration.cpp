@@ -30,9 +30,7 @@ Answer respond_with_outcome(HttpConnection& connection, const HttpRequest& reque
                             JsonT json) {
   if (!done) co_return false;
   if (!*done) {
-    const Error& error = done->error();
-    co_return co_await connection.respond_error(http_status(error.code), error, request.keep_alive, error.field,
-                                                retry_header(error.code));
+    co_return co_await connection.respond_failed(done->error(), request, done->error().field);
   }
   const KeyOutcome<T>& outcome = **done;
   if (!outcome) {
@@ -54,7 +52,7 @@ Answer handlers::get_card(HttpConnection& connection, const HttpRequest& request
 }
 
 Answer handlers::put_card(HttpConnection& connection, const HttpRequest& request) {
-  auto change = wire::decode_card(request.body);
+  auto change = co_await connection.read_body(request.body, wire::decode_card);
   if (!change) co_return co_await connection.respond_rejected(change.error(), request);
   ModelLibrary* const library = connection.server().options.library;
   if (library == nullptr) co_return co_await respond_without_cards(connection, request);
@@ -80,7 +78,7 @@ Answer handlers::list_keys(HttpConnection& connection, const HttpRequest& reques
 }
 
 Answer handlers::create_key(HttpConnection& connection, const HttpRequest& request) {
-  const auto wanted = wire::decode_new_key(request.body);
+  const auto wanted = co_await connection.read_body(request.body, wire::decode_new_key);
   if (!wanted) co_return co_await connection.respond_rejected(wanted.error(), request);
   ApiKey key{.name = wanted->name,
              .tenant = {wanted->tenant},

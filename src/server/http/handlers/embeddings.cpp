@@ -1,9 +1,13 @@
 // /v1/embeddings, /v1/images/embeddings and /v1/rerank; of Ollama's API /api/embed and /api/embeddings.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <expected>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "server/http/http_connection.h"
@@ -17,6 +21,23 @@
 namespace uma::server {
 namespace {
 
+constexpr std::size_t kNumberBytes = 12;  // Size of a number of a vector in JSON.
+
+// Charged for the vectors that a request asks for and for their JSON, as far as the size of a vector is known, so that nothing
+// is computed whose answer there is no room for; null: they are few, or the size is not known yet.
+Expected<RequestShare> hold_vectors(HttpConnection& connection, const std::string& model, std::size_t count,
+                                    std::int32_t dimensions_asked) {
+  if (count <= 1) return RequestShare();
+  const std::vector<ModelInfo> models = connection.service().models();
+  const auto info = std::ranges::find(models, model, &ModelInfo::name);
+  if (info == models.end()) return RequestShare();
+  const std::int32_t own = info->dimensions > 0 ? info->dimensions : info->file.embedding_length;
+  const std::int32_t dimensions = dimensions_asked > 0 ? std::min(dimensions_asked, own) : own;
+  const std::size_t bytes = count * static_cast<std::size_t>(dimensions) * (sizeof(float) + kNumberBytes);
+  if (bytes <= kApartBytes) return RequestShare();
+  return connection.hold(bytes);
+}
+
 // The vectors of a request; nullopt if the client left. Charges their tokens.
 Awaitable<std::optional<Expected<EmbedResult>>> embed_for(HttpConnection& connection, EmbedRequest embed) {
   auto result = co_await connection.ask_cancelling<EmbedResult>([&](Promise<EmbedResult> reply) {
@@ -27,8 +48,6 @@ Awaitable<std::optional<Expected<EmbedResult>>> embed_for(HttpConnection& connec
   co_return result;
 }
 
-constexpr std::size_t kNumberBytes = 12;  // Size of a number of a vector in JSON.
-
 std::size_t json_bytes(const EmbedResult& result) {
   return result.values.size() * kNumberBytes;
 }
@@ -37,6 +56,28 @@ std::size_t json_bytes(const ImageEmbeddings& result) {
   std::size_t numbers = 0;
   for (const std::vector<float>& each : result.embeddings) numbers += each.size();
   return numbers * kNumberBytes;
+}
+
+// A request, and what its answer repeats of it.
+struct RerankRead {
+  RerankRequest asked;
+  wire::RerankCall repeated;  // Without documents, unless they are wanted.
+};
+
+std::expected<RerankRead, wire::RejectedBody> decode_rerank(std::string_view body) {
+  auto call = wire::decode_rerank(body);
+  if (!call) return std::unexpected(std::move(call.error()));
+  RerankRead read{.asked = std::move(call->rerank), .repeated = *std::move(call)};
+  read.repeated.rerank = {};
+  if (read.repeated.returns_documents) read.repeated.rerank.documents = read.asked.documents;
+  return read;
+}
+
+std::size_t json_bytes(const wire::RerankCall& repeated, std::size_t documents) {
+  constexpr std::size_t kScoreBytes = 64;  // Size of a document's score in JSON.
+  std::size_t sum = documents * kScoreBytes;
+  for (const std::string& document : repeated.rerank.documents) sum += document.size();
+  return sum;
 }
 
 using DecodeOllamaEmbed = std::expected<wire::OllamaEmbedCall, wire::RejectedBody> (*)(std::string_view body);
@@ -54,6 +95,8 @@ handlers::Answer answer_ollama_embed(HttpConnection& connection, const HttpReque
   const std::string plain(wire::without_latest_tag(asked));
   const std::string model = call->is_empty ? connection.service().resolve_model(plain).value_or(plain)
                                            : connection.choose_model(asked, Capability::text_embedding);
+  auto share = hold_vectors(connection, model, call->embed.inputs.size(), call->embed.dimensions);
+  if (!share) co_return co_await connection.respond_failed(share.error(), request);
   std::optional<Expected<EmbedResult>> result;
   if (call->is_empty) {
     const auto loaded =
@@ -67,7 +110,7 @@ handlers::Answer answer_ollama_embed(HttpConnection& connection, const HttpReque
   co_return co_await connection.respond_with(
       std::move(result), request,
       [json, took, name = asked.empty() ? model : asked](const EmbedResult& embedded) { return json(embedded, name, took); },
-      json_bytes);
+      json_bytes, {.share = *std::move(share)});
 }
 
 }  // namespace
@@ -78,11 +121,13 @@ handlers::Answer handlers::create_embeddings(HttpConnection& connection, const H
   connection.warn(call->warnings);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
   call->embed.options.model = connection.choose_model(call->embed.options.model, Capability::text_embedding);
+  auto share = hold_vectors(connection, call->embed.options.model, call->embed.inputs.size(), call->embed.dimensions);
+  if (!share) co_return co_await connection.respond_failed(share.error(), request);
   auto result = co_await embed_for(connection, std::move(call->embed));
   co_return co_await connection.respond_with(
       std::move(result), request,
       [encoding = call->encoding](const EmbedResult& embedded) { return wire::embeddings_json(embedded, encoding); },
-      json_bytes);
+      json_bytes, {.share = *std::move(share)});
 }
 
 handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRequest& request) {
@@ -93,6 +138,8 @@ handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRe
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
   const std::string model = connection.choose_model(asked->options.model, Capability::vision);
   asked->options.model = model;
+  auto share = hold_vectors(connection, model, asked->images.size(), /*dimensions_asked=*/0);
+  if (!share) co_return co_await connection.respond_failed(share.error(), request);
   auto made = co_await connection.ask_cancelling<ImageEmbeddings>([&](Promise<ImageEmbeddings> reply) {
     asked->options.client = connection.client();
     return connection.service().embed_images(connection.tenant(), std::move(*asked), std::move(reply));
@@ -100,22 +147,28 @@ handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRe
   if (made && *made) connection.charge((*made)->rows);
   co_return co_await connection.respond_with(
       std::move(made), request,
-      [model](const ImageEmbeddings& embeddings) { return wire::image_embeddings_json(embeddings, model); }, json_bytes);
+      [model](const ImageEmbeddings& embeddings) { return wire::image_embeddings_json(embeddings, model); }, json_bytes,
+      {.share = *std::move(share)});
 }
 
 handlers::Answer handlers::create_rerank(HttpConnection& connection, const HttpRequest& request) {
-  auto call = co_await connection.read_body(request.body, wire::decode_rerank);
-  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  connection.warn(call->warnings);
+  auto read = co_await connection.read_body(request.body, [](std::string_view body) { return decode_rerank(body); });
+  if (!read) co_return co_await connection.respond_rejected(read.error(), request);
+  connection.warn(read->repeated.warnings);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
-  call->rerank.options.model = connection.choose_model(call->rerank.options.model, Capability::rerank);
+  const std::size_t bytes = json_bytes(read->repeated, read->asked.documents.size());
+  auto share = connection.hold(2 * bytes);  // The documents, and the body that repeats them.
+  if (!share) co_return co_await connection.respond_failed(share.error(), request);
+  read->asked.options.model = connection.choose_model(read->asked.options.model, Capability::rerank);
   auto result = co_await connection.ask_cancelling<RerankResult>([&](Promise<RerankResult> reply) {
-    call->rerank.options.client = connection.client();
-    return connection.service().rerank(connection.tenant(), call->rerank, std::move(reply));
+    read->asked.options.client = connection.client();
+    return connection.service().rerank(connection.tenant(), std::move(read->asked), std::move(reply));
   });
   if (result && *result) connection.charge(result->value().tokens);
-  co_return co_await connection.respond_with(std::move(result), request,
-                                             [&](const RerankResult& ranked) { return wire::rerank_json(ranked, *call); });
+  co_return co_await connection.respond_with(
+      std::move(result), request,
+      [call = std::move(read->repeated)](const RerankResult& ranked) { return wire::rerank_json(ranked, call); }, nullptr,
+      {.bytes = bytes, .share = *std::move(share)});
 }
 
 handlers::Answer handlers::ollama_embed(HttpConnection& connection, const HttpRequest& request) {

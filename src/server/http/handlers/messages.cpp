@@ -74,11 +74,12 @@ bool has_threads_beta(const HttpRequest& request) {
 using DecodedMessage = std::expected<wire::MessagesCall, wire::RejectedBody>;
 
 // Reads a request with `thread`, and what the server holds of that thread. Nullopt: the client is gone.
-Awaitable<std::optional<DecodedMessage>> decode_in_thread(HttpConnection& connection, std::string body,
+Awaitable<std::optional<DecodedMessage>> decode_in_thread(HttpConnection& connection, KeptBodyPtr body,
                                                           wire::ThreadField thread, std::string id) {
   if (!thread.previous) {
-    co_return co_await connection.read_body(
-        body, [id = std::move(id)](std::string_view text) { return wire::decode_thread_message(text, id, nullptr); });
+    co_return co_await connection.read_body(std::move(body), [id = std::move(id)](std::string_view text) {
+      return wire::decode_thread_message(text, id, nullptr);
+    });
   }
   connection.note_session(thread.previous->session);
   auto detail = co_await ask_for_response(connection, *thread.previous);
@@ -93,11 +94,15 @@ Awaitable<std::optional<DecodedMessage>> decode_in_thread(HttpConnection& connec
     co_return std::unexpected(wire::RejectedBody{detail->error(), detail->error().field});
   if (!*detail) co_return unknown();
   const std::size_t bytes = (*detail)->session.bytes();
-  auto held = co_await connection.run_apart(bytes, [detail = std::move(**detail)] { return wire::held_thread(detail); });
+  const auto share = connection.hold(2 * bytes);
+  if (!share) co_return std::unexpected(wire::RejectedBody{share.error(), share.error().field});
+  auto held = co_await connection.run_apart(
+      bytes, [detail = std::move(**detail), share = *share] { return wire::held_thread(detail); });
   if (!held) co_return unknown();
-  co_return co_await connection.read_body(body, [id = std::move(id), held = std::move(*held)](std::string_view text) {
-    return wire::decode_thread_message(text, id, &held);
-  });
+  co_return co_await connection.read_body(std::move(body),
+                                          [id = std::move(id), held = std::move(*held), share = *share](std::string_view text) {
+                                            return wire::decode_thread_message(text, id, &held);
+                                          });
 }
 
 }  // namespace
@@ -114,13 +119,7 @@ handlers::Answer handlers::create_message(HttpConnection& connection, const Http
                       std::format("field \"thread\" needs the header anthropic-beta: {}", wire::kThreadsBeta)};
     co_return co_await connection.respond_error(400, error, request.keep_alive, wire::kThreadField);
   } else {
-    RequestShare share = connection.service().open_share(connection.tenant());
-    if (const auto held = share->grow(request.body.size()); !held) {
-      co_return co_await connection.respond_error(http_status(held.error().code), held.error(), request.keep_alive, "",
-                                                  retry_header(held.error().code));
-    }
-    // A copy, because the body is gone after the first wait.
-    auto decoded = co_await decode_in_thread(connection, std::string(request.body), **thread, id);
+    auto decoded = co_await decode_in_thread(connection, connection.keep_body(), **thread, id);
     if (!decoded) co_return false;
     call = std::move(*decoded);
   }

@@ -137,7 +137,7 @@ Answer await_pull(HttpConnection& connection, const HttpRequest& request, std::s
 }  // namespace
 
 Answer handlers::load_model(HttpConnection& connection, const HttpRequest& request) {
-  const auto model = wire::decode_model_call(request.body);
+  const auto model = co_await connection.read_body(request.body, wire::decode_model_call);
   if (!model) co_return co_await connection.respond_rejected(model.error(), request);
   auto done =
       co_await connection.ask<Unit>([&](Promise<Unit> reply) { connection.service().load_model(*model, std::move(reply)); });
@@ -145,7 +145,7 @@ Answer handlers::load_model(HttpConnection& connection, const HttpRequest& reque
 }
 
 Answer handlers::unload_model(HttpConnection& connection, const HttpRequest& request) {
-  const auto asked = wire::decode_model_call(request.body);
+  const auto asked = co_await connection.read_body(request.body, wire::decode_model_call);
   if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
   const std::string name = connection.service().resolve_model(*asked).value_or(*asked);
   const std::vector<ModelInfo> models = connection.service().models();
@@ -159,7 +159,7 @@ Answer handlers::unload_model(HttpConnection& connection, const HttpRequest& req
 }
 
 Answer handlers::ollama_pull(HttpConnection& connection, const HttpRequest& request) {
-  auto pull = wire::decode_ollama_pull(request.body);
+  auto pull = co_await connection.read_body(request.body, wire::decode_ollama_pull);
   if (!pull) co_return co_await connection.respond_rejected(pull.error(), request);
   if (connection.server().options.library == nullptr) co_return co_await respond_without_library(connection, request);
   if (pull->stream) co_return co_await stream_pull(connection, request, std::move(pull->source));
@@ -167,7 +167,7 @@ Answer handlers::ollama_pull(HttpConnection& connection, const HttpRequest& requ
 }
 
 Answer handlers::ollama_delete(HttpConnection& connection, const HttpRequest& request) {
-  const auto name = wire::decode_ollama_delete(request.body);
+  const auto name = co_await connection.read_body(request.body, wire::decode_ollama_delete);
   if (!name) co_return co_await connection.respond_rejected(name.error(), request);
   ModelLibrary* const library = connection.server().options.library;
   if (library == nullptr) co_return co_await respond_without_library(connection, request);
@@ -176,7 +176,7 @@ Answer handlers::ollama_delete(HttpConnection& connection, const HttpRequest& re
 }
 
 Answer handlers::ollama_copy(HttpConnection& connection, const HttpRequest& request) {
-  const auto copy = wire::decode_ollama_copy(request.body);
+  const auto copy = co_await connection.read_body(request.body, wire::decode_ollama_copy);
   if (!copy) co_return co_await connection.respond_rejected(copy.error(), request);
   ModelLibrary* const library = connection.server().options.library;
   if (library == nullptr) co_return co_await respond_without_library(connection, request);

@@ -6,6 +6,7 @@
 #include <format>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -25,9 +26,13 @@ handlers::Answer handlers::list_models(HttpConnection& connection, const HttpReq
   const ModelLibrary* const library = connection.server().options.library;
   std::optional<std::vector<PullInProgress>> pulls;
   if (library != nullptr && connection.is_administrator()) pulls = library->pulls();
-  return connection.respond_if_changed(wire::models_json(wire::with_adapters(connection.service().models()),
-                                                         connection.server().started_s, pulls ? &*pulls : nullptr),
-                                       request);
+  using Models = std::vector<ModelInfo>;
+  return connection.respond_with<Models>(
+      Expected<Models>(wire::with_adapters(connection.service().models())), request,
+      [pulls = std::move(pulls), started_s = connection.server().started_s](const Models& models) {
+        return wire::models_json(models, started_s, pulls ? &*pulls : nullptr);
+      },
+      nullptr, {.has_etag = true});
 }
 
 handlers::Answer handlers::get_model(HttpConnection& connection, const HttpRequest& request) {

@@ -118,7 +118,7 @@ Answer handlers::list_ollama_loaded(HttpConnection& connection, const HttpReques
 }
 
 Answer handlers::show_ollama_model(HttpConnection& connection, const HttpRequest& request) {
-  const auto asked = wire::decode_ollama_show(request.body);
+  const auto asked = co_await connection.read_body(request.body, wire::decode_ollama_show);
   if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
   const auto model = find_model(connection, connection.choose_model(*asked, Capability::chat));
   if (!model) {

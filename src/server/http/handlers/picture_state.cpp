@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <variant>
 
 namespace uma::server {
@@ -13,6 +14,10 @@ constexpr std::size_t kPicturesAtOnce = 8;
 
 bool PictureState::deliver(const PictureEvent& event) {
   std::optional<Promise<Unit>> on_begun;
+  std::string bytes;
+  if (const auto* picture = std::get_if<DrawnPicture>(&event)) {
+    bytes = encode_ == nullptr ? std::string(picture->png) : encode_(begun(), *picture);
+  }
   {
     const MutexLock lock(mutex_);
     if (const auto* begun = std::get_if<PictureBegun>(&event)) {
@@ -26,10 +31,9 @@ bool PictureState::deliver(const PictureEvent& event) {
       const auto& picture = std::get<DrawnPicture>(event);
       // A call may finish several pictures at once.
       if (untaken_bytes_ >= bytes_max_ && untaken_.size() >= kPicturesAtOnce) return false;
-      untaken_bytes_ += picture.png.size();
-      untaken_.push_back({.picture = picture.picture,
-                          .partial = picture.partial,
-                          .file = {.seed = picture.seed, .bytes = std::string(picture.png)}});
+      untaken_bytes_ += bytes.size();
+      untaken_.push_back(
+          {.picture = picture.picture, .partial = picture.partial, .file = {.seed = picture.seed, .bytes = std::move(bytes)}});
     }
   }
   if (on_begun) (*on_begun)(Unit{});

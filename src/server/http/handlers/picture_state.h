@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,11 +24,16 @@ class PictureState final : public PictureSink {
   struct Untaken {
     std::int32_t picture = 0;  // See DrawnPicture.
     std::int32_t partial = 0;
-    wire::PngFile file;
+    wire::PngFile file;  // Its bytes are what `encode` has made.
   };
 
-  // A client that leaves more than `bytes_max` of pictures untaken reads too slowly. wake() is called without a lock.
-  PictureState(std::function<void()> wake, std::size_t bytes_max) : wake_(std::move(wake)), bytes_max_(bytes_max) {}
+  // Makes the text that is kept of a picture in place of its file. Called by the thread that draws.
+  using Encode = std::function<std::string(const PictureBegun& begun, const DrawnPicture& picture)>;
+
+  // A client that leaves more than `bytes_max` of pictures untaken reads too slowly. wake() is called without a lock. `encode`
+  // is null where the files are kept.
+  PictureState(std::function<void()> wake, std::size_t bytes_max, Encode encode = nullptr)
+      : wake_(std::move(wake)), bytes_max_(bytes_max), encode_(std::move(encode)) {}
 
   bool deliver(const PictureEvent& event) override;
   // The reply of the service.
@@ -50,6 +56,7 @@ class PictureState final : public PictureSink {
  private:
   const std::function<void()> wake_;
   const std::size_t bytes_max_;
+  const Encode encode_;
 
   mutable Mutex mutex_;
   PictureBegun begun_ GUARDED_BY(mutex_);

@@ -1,4 +1,6 @@
 // /v1/images/generations, and of Stable Diffusion web UI's API (/sdapi/v1) what pages need to have pictures drawn.
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <format>
 #include <limits>
@@ -33,6 +35,18 @@ RequestId start_drawing(HttpConnection& connection, PictureRequest request, cons
                          [state](Expected<PictureReceipt> receipt) { state->end(std::move(receipt)); });
 }
 
+// Charged for the pictures of a request until they are written, so that none is drawn whose answer there is no room for.
+Expected<RequestShare> hold_pictures(HttpConnection& connection, const PictureRequest& request) {
+  constexpr std::size_t kPixelBytes = 4;  // Size of a pixel that no compression makes smaller, in base64.
+  const PictureOptions& options = request.options;
+  const auto name = connection.service().choose_model(request.model, Capability::text_to_image);
+  const std::vector<ModelInfo> models = connection.service().models();
+  const auto info = std::ranges::find(models, name.value_or(request.model), &ModelInfo::name);
+  const std::int32_t own = info != models.end() && info->picture_size > 0 ? info->picture_size : kPictureSideMax;
+  const auto side = [own](std::int32_t asked) { return static_cast<std::size_t>(asked > 0 ? asked : own); };
+  return connection.hold(static_cast<std::size_t>(options.count) * side(options.width) * side(options.height) * kPixelBytes);
+}
+
 // Draws to the end; nullopt if the client has left. on_start(id) is called at once.
 template <class OnStart>
 Awaitable<std::optional<Expected<PictureReceipt>>> draw_whole(HttpConnection& connection, PictureRequest request,
@@ -47,22 +61,25 @@ Awaitable<std::optional<Expected<PictureReceipt>>> draw_whole(HttpConnection& co
   co_return receipt;
 }
 
-std::vector<wire::PngFile> files_of(PictureState& state) {
+struct DrawnFiles {
   std::vector<wire::PngFile> files;
+  std::size_t bytes = 0;
+};
+
+DrawnFiles files_of(PictureState& state) {
+  DrawnFiles drawn;
   for (PictureState::Untaken& each : state.take()) {
-    if (each.partial == 0) files.push_back(std::move(each.file));
+    if (each.partial > 0) continue;
+    drawn.bytes += each.file.bytes.size();
+    drawn.files.push_back(std::move(each.file));
   }
-  return files;
+  return drawn;
 }
 
 // The next events of a stream; false after the last one.
-bool append_events(PictureState& state, std::int64_t created_s, std::string& out) {
+bool append_events(PictureState& state, std::string& out) {
   const auto receipt = state.receipt();  // Taken first, so that no picture comes after it.
-  const wire::ImagesHead head{.created_s = created_s, .begun = state.begun()};
-  for (const PictureState::Untaken& each : state.take()) {
-    out += wire::images_event(
-        head, {.picture = each.picture, .partial = each.partial, .seed = each.file.seed, .png = each.file.bytes});
-  }
+  for (const PictureState::Untaken& each : state.take()) out += each.file.bytes;
   if (!receipt) return true;
   std::optional<Error> error;
   if (!*receipt) {
@@ -78,7 +95,13 @@ bool append_events(PictureState& state, std::int64_t created_s, std::string& out
 
 // The status says whether the request can be drawn at all; what fails later is an event.
 Answer stream_pictures(HttpConnection& connection, const HttpRequest& request, PictureRequest asked) {
-  const auto state = std::make_shared<PictureState>(connection.waker(), connection.server().options.limits.tx_bytes_max);
+  auto share = hold_pictures(connection, asked);
+  if (!share) co_return co_await connection.respond_failed(share.error(), request);
+  const auto state =
+      std::make_shared<PictureState>(connection.waker(), connection.server().options.limits.tx_bytes_max,
+                                     [created_s = unix_time_s()](const PictureBegun& begun, const DrawnPicture& picture) {
+                                       return wire::images_event({.created_s = created_s, .begun = begun}, picture);
+                                     });
   PictureGuard guard(connection.service(), *state);
   const auto begun = co_await connection.ask_until_gone<Unit>([&](Promise<Unit> reply) {
     state->tell_begun(std::move(reply));
@@ -86,15 +109,13 @@ Answer stream_pictures(HttpConnection& connection, const HttpRequest& request, P
   });
   if (!begun) co_return false;
   if (!*begun) {
-    const Error& error = begun->error();
-    co_return co_await connection.respond_error(http_status(error.code), error, request.keep_alive, error.field,
-                                                retry_header(error.code));
+    co_return co_await connection.respond_failed(begun->error(), request, begun->error().field);
   }
   co_return co_await connection.stream(
       "text/event-stream",
-      [state, created_s = unix_time_s(), has_begun = false](std::string& out) mutable {
+      [state, share = *std::move(share), has_begun = false](std::string& out) mutable {
         if (!std::exchange(has_begun, true)) out += ": the captions are read\n\n";
-        return append_events(*state, created_s, out);
+        return append_events(*state, out);
       },
       request);
 }
@@ -120,12 +141,20 @@ Answer draw_for_page(HttpConnection& connection, const HttpRequest& request,
     asked->model = found->second;
   }
   choose_model(connection, *asked);
+  auto share = hold_pictures(connection, *asked);
+  if (!share) co_return co_await connection.respond_failed(share.error(), request);
   const auto state = std::make_shared<PictureState>(connection.waker(), std::numeric_limits<std::size_t>::max());
-  auto receipt = co_await draw_whole(
-      connection, *asked, state, [&](RequestId id) { connection.server().drawing[connection.tenant().value] = {id, state}; });
-  co_return co_await connection.respond_with(std::move(receipt), request, [&](const PictureReceipt& done) {
-    return wire::txt2img_json(*asked, done, files_of(*state));
+  auto begin = std::exchange(asked->begin, std::nullopt);  // The answer does not repeat it.
+  PictureRequest drawn = *asked;
+  drawn.begin = std::move(begin);
+  auto receipt = co_await draw_whole(connection, std::move(drawn), state, [&](RequestId id) {
+    connection.server().drawing[connection.tenant().value] = {id, state};
   });
+  DrawnFiles made = files_of(*state);
+  co_return co_await connection.respond_with(std::move(receipt), request,
+                                             [shown = *std::move(asked), files = std::move(made.files)](
+                                                 const PictureReceipt& done) { return wire::txt2img_json(shown, done, files); },
+                                             nullptr, {.bytes = made.bytes, .share = *std::move(share)});
 }
 
 }  // namespace
@@ -137,13 +166,18 @@ Answer handlers::create_images(HttpConnection& connection, const HttpRequest& re
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
   choose_model(connection, call->request);
   if (call->is_stream) co_return co_await stream_pictures(connection, request, std::move(call->request));
+  auto share = hold_pictures(connection, call->request);
+  if (!share) co_return co_await connection.respond_failed(share.error(), request);
   const auto state = std::make_shared<PictureState>(connection.waker(), std::numeric_limits<std::size_t>::max());
   auto receipt = co_await draw_whole(connection, std::move(call->request), state, [](RequestId) {});
   if (receipt && *receipt && (*receipt)->reason != FinishReason::stop)
     receipt = fail(ErrorCode::limit_wait, "the request was cancelled");
-  co_return co_await connection.respond_with(std::move(receipt), request, [&](const PictureReceipt&) {
-    return wire::images_json({.created_s = unix_time_s(), .begun = state->begun()}, files_of(*state));
-  });
+  DrawnFiles made = files_of(*state);
+  co_return co_await connection.respond_with(
+      std::move(receipt), request,
+      [head = wire::ImagesHead{.created_s = unix_time_s(), .begun = state->begun()},
+       files = std::move(made.files)](const PictureReceipt&) { return wire::images_json(head, files); },
+      nullptr, {.bytes = made.bytes, .share = *std::move(share)});
 }
 
 Answer handlers::sd_txt2img(HttpConnection& connection, const HttpRequest& request) {
@@ -169,7 +203,7 @@ Answer handlers::get_sd_options(HttpConnection& connection, const HttpRequest& r
 
 // The chosen model is that of the tenant's later requests, until the daemon ends.
 Answer handlers::set_sd_options(HttpConnection& connection, const HttpRequest& request) {
-  const auto model = wire::decode_sd_options(request.body);
+  const auto model = co_await connection.read_body(request.body, wire::decode_sd_options);
   if (!model) co_return co_await connection.respond_rejected(model.error(), request);
   auto& chosen = connection.server().sd_models;
   if (*model && (*model)->empty()) {

@@ -3,6 +3,8 @@
 #include <format>
 #include <map>
 #include <memory>
+#include <span>
+#include <stop_token>
 #include <utility>
 #include <vector>
 
@@ -10,55 +12,101 @@
 #include "core/capability.h"
 #include "core/limits.h"
 #include "server/http/handlers/stored_replies.h"
-#include "server/http/http_connection.h"
 #include "server/http/http_generation.h"
 #include "wire/image_fields.h"
 #include "wire/openai/stored_responses.h"
 
 namespace uma::server {
+namespace {
 
-// Reads the images of the items, up to the limit of one request.
-Awaitable<void> read_images(HttpConnection& connection, std::span<wire::Item> items) {
-  constexpr std::size_t kBytesMax = kConversationBytesMax;
-  std::vector<std::string> ids;
-  for (const wire::Item& item : items) {
-    for (const wire::ItemImage& image : item.images) ids.push_back(image.id);
+// Requests the end of what a coroutine has started when the coroutine ends.
+class EndOfWork {
+ public:
+  EndOfWork() = default;
+  ~EndOfWork() { (void)source_.request_stop(); }
+  EndOfWork(const EndOfWork&) = delete;
+  EndOfWork& operator=(const EndOfWork&) = delete;
+  [[nodiscard]] std::stop_token token() const { return source_.get_token(); }
+
+ private:
+  std::stop_source source_;
+};
+
+using IdsBySession = std::map<std::string, std::vector<std::string>>;
+
+// The items that the input of a body refers to.
+IdsBySession ids_by_session(std::string_view body) {
+  IdsBySession ids;
+  for (std::string& id : wire::referenced_items(body)) {
+    std::string session = wire::session_of_item(id);
+    if (!session.empty()) ids[std::move(session)].push_back(std::move(id));
   }
-  if (ids.empty()) co_return;
-  const auto files = co_await connection.ask<std::vector<Bytes>>([&](Promise<std::vector<Bytes>> reply) {
-    connection.service().read_images(std::move(ids), kBytesMax, std::move(reply));
-  });
-  if (!files || !*files) co_return;
-  auto file = (*files)->begin();
+  return ids;
+}
+
+wire::ReferencedItems texts_of(std::span<const wire::Item> items) {
+  wire::ReferencedItems texts;
+  for (const wire::Item& item : items) texts[item.id] = wire::item_json(item);
+  return texts;
+}
+
+std::vector<wire::Item> with_urls(std::vector<wire::Item> items, const std::vector<Bytes>& files) {
+  auto file = files.begin();
   for (wire::Item& item : items) {
     for (wire::ItemImage& image : item.images) {
       if (!file->empty()) image.url = wire::data_uri(*file);
       ++file;
     }
   }
+  return items;
 }
 
-Awaitable<std::shared_ptr<const BodyWithItems>> find_items(HttpConnection& connection, std::string_view body) {
+}  // namespace
+
+std::size_t bytes_of_urls(std::span<const wire::Item> items) {
+  std::size_t bytes = 0;
+  for (const wire::Item& item : items) {
+    for (const wire::ItemImage& image : item.images) bytes += image.url.size();
+  }
+  return bytes;
+}
+
+Awaitable<Expected<RequestShare>> read_images(HttpConnection& connection, std::vector<wire::Item>& items) {
+  constexpr std::size_t kBytesMax = kConversationBytesMax;
+  std::vector<std::string> ids;
+  for (const wire::Item& item : items) {
+    for (const wire::ItemImage& image : item.images) ids.push_back(image.id);
+  }
+  if (ids.empty()) co_return RequestShare();
+  const EndOfWork end;
+  auto read = co_await connection.ask<ImageFiles>([&](Promise<ImageFiles> reply) {
+    connection.service().read_images(connection.tenant(), std::move(ids), kBytesMax, end.token(), std::move(reply));
+  });
+  if (!read) co_return fail(ErrorCode::limit_wait, "the connection was closed");
+  if (!*read) co_return std::unexpected(read->error());
+  RequestShare share = (*read)->share;
+  std::size_t bytes = 0;
+  for (const Bytes& file : (*read)->files) bytes += file.size();
+  items = co_await connection.run_apart(bytes, [items = std::move(items), read = std::move(**read)]() mutable {
+    return with_urls(std::move(items), read.files);
+  });
+  co_return share;
+}
+
+Awaitable<std::shared_ptr<const BodyWithItems>> find_items(HttpConnection& connection, KeptBodyPtr body) {
   constexpr std::size_t kSessionsMax = 16;  // Limit per request.
   auto found = std::make_shared<BodyWithItems>(BodyWithItems{.body = body});
-  std::map<std::string, std::vector<std::string>> ids_by_session;
-  std::vector<std::string> all_ids = co_await connection.read_body(body, wire::referenced_items);
-  for (std::string& id : all_ids) {
-    std::string session = wire::session_of_item(id);
-    if (!session.empty()) ids_by_session[std::move(session)].push_back(std::move(id));
-  }
-  if (ids_by_session.empty()) co_return found;
-  if (ids_by_session.size() > kSessionsMax) {
+  IdsBySession all_ids = co_await connection.read_body(body, ids_by_session);
+  if (all_ids.empty()) co_return found;
+  if (all_ids.size() > kSessionsMax) {
     found->problem = Error{ErrorCode::proto_field,
                            std::format("the items that \"input\" refers to are of {} conversations, but the limit is {}: send "
                                        "older ones in full",
-                                       ids_by_session.size(), kSessionsMax),
+                                       all_ids.size(), kSessionsMax),
                            "input"};
     co_return found;
   }
-  found->kept = body;
-  found->body = found->kept;
-  for (const auto& [session, ids] : ids_by_session) {
+  for (auto& [session, ids] : all_ids) {
     auto detail = co_await connection.ask<SessionDetail>([&](Promise<SessionDetail> reply) {
       connection.service().get_session(connection.tenant(), session, std::move(reply));
     });
@@ -68,27 +116,34 @@ Awaitable<std::shared_ptr<const BodyWithItems>> find_items(HttpConnection& conne
       found->problem = detail->error();
       co_return found;
     }
-    const std::size_t bytes = (*detail)->bytes();
-    std::vector<wire::Item> items = co_await connection.run_apart(
-        bytes, [detail = std::move(**detail), wanted = ids] { return wire::items_with_ids(detail, wanted); });
-    co_await read_images(connection, items);
-    using ItemTexts = std::vector<std::pair<std::string, std::string>>;
-    for (auto& [item_id, text] : co_await connection.run_apart(bytes, [items = std::move(items)] {
-           ItemTexts texts;
-           for (const wire::Item& item : items) texts.emplace_back(item.id, wire::item_json(item));
-           return texts;
-         })) {
-      found->items[std::move(item_id)] = std::move(text);
+    std::size_t bytes = (*detail)->bytes();
+    auto held = connection.hold(2 * bytes);
+    if (!held) {
+      found->problem = held.error();
+      co_return found;
     }
+    found->shares.push_back(*held);
+    std::vector<wire::Item> items =
+        co_await connection.run_apart(bytes, [detail = std::move(**detail), wanted = std::move(ids), share = *held] {
+          return wire::items_with_ids(detail, wanted);
+        });
+    auto images = co_await read_images(connection, items);
+    if (!images) {
+      found->problem = images.error();
+      co_return found;
+    }
+    found->shares.push_back(*std::move(images));
+    bytes += bytes_of_urls(items);
+    auto texts = co_await connection.run_apart(bytes, [items = std::move(items)] { return texts_of(items); });
+    found->items.merge(std::move(texts));
   }
   co_return found;
 }
 
-Awaitable<std::expected<PreparedResponse, wire::RejectedBody>> prepare_response(HttpConnection& connection,
-                                                                                std::string_view body,
+Awaitable<std::expected<PreparedResponse, wire::RejectedBody>> prepare_response(HttpConnection& connection, KeptBodyPtr body,
                                                                                 std::string_view held_previous) {
   std::string id = random_name();
-  const auto given = co_await find_items(connection, body);
+  const auto given = co_await find_items(connection, std::move(body));
   if (given->problem) co_return std::unexpected(wire::RejectedBody{*given->problem, given->problem->field});
   auto call =
       co_await connection.read_body(given->body, [given, id, previous = std::string(held_previous)](std::string_view text) {

@@ -1,17 +1,19 @@
 // A request for a response, over HTTP or WebSocket, from its body to the generation.
 #pragma once
 
+#include <cstddef>
 #include <expected>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/error.h"
 #include "core/request.h"
 #include "core/work/tenant_budget.h"
 #include "server/awaitable.h"
+#include "server/http/http_connection.h"
 #include "wire/json_body.h"
 #include "wire/openai/response_encoder.h"
 #include "wire/openai/response_writer.h"
@@ -19,19 +21,21 @@
 
 namespace uma::server {
 
-class HttpConnection;
-
 // The body of a request, and the items that its input refers to. Those that are not found are left out.
 struct BodyWithItems {
-  std::string kept{};  // A copy of a body with references, since a request's own is gone after the first wait.
-  std::string_view body;
+  KeptBodyPtr body;
   wire::ReferencedItems items{};
-  std::optional<Error> problem{};  // Why items could not be looked up.
+  std::vector<RequestShare> shares{};  // Charged for the items.
+  std::optional<Error> problem{};      // Why items could not be looked up.
 };
-Awaitable<std::shared_ptr<const BodyWithItems>> find_items(HttpConnection& connection, std::string_view body);
+Awaitable<std::shared_ptr<const BodyWithItems>> find_items(HttpConnection& connection, KeptBodyPtr body);
 
-// Reads the images of the items, up to the limit of one request.
-Awaitable<void> read_images(HttpConnection& connection, std::span<wire::Item> items);
+// Reads the images of the items, up to the limit of one request. Returns the share that is charged for them and for their JSON;
+// null: there are none. Ends with the coroutine. Errors: E_LIMIT_003 if there is no room for them.
+Awaitable<Expected<RequestShare>> read_images(HttpConnection& connection, std::vector<wire::Item>& items);
+
+// The size of the URLs that read_images() has set.
+[[nodiscard]] std::size_t bytes_of_urls(std::span<const wire::Item> items);
 
 struct PreparedResponse {
   GenerateRequest generate;
@@ -42,8 +46,7 @@ struct PreparedResponse {
 };
 
 // `held_previous`: the response that the body continues without naming it, for the answer; empty: none.
-Awaitable<std::expected<PreparedResponse, wire::RejectedBody>> prepare_response(HttpConnection& connection,
-                                                                                std::string_view body,
+Awaitable<std::expected<PreparedResponse, wire::RejectedBody>> prepare_response(HttpConnection& connection, KeptBodyPtr body,
                                                                                 std::string_view held_previous = "");
 
 }  // namespace uma::server

@@ -5,6 +5,15 @@
 #include <variant>
 
 namespace uma::server {
+namespace {
+
+// The engine stores a reply with tokens, and an empty one that the model has ended. One that failed after its first token is
+// stored, too, but its turn does not tell the failure: this answer is kept beside it.
+bool is_stored(const EosEvent& eos) {
+  return !eos.error && (eos.usage.completion_tokens > 0 || eos.reason == FinishReason::stop);
+}
+
+}  // namespace
 
 // --- ResponseWriter
 
@@ -34,10 +43,12 @@ void ResponseWriter::append_first(std::string& out) {
 }
 
 void ResponseWriter::append_text(std::string& out, const TokenEvent& token) {
+  reply_bytes_ += token.text.size();
   append(out, [&] { encoder_.append_text(out, token.text, token.logprobs); });
 }
 
 void ResponseWriter::append_part(std::string& out, const ReplyPart& part) {
+  reply_bytes_ += part.text.size();
   append(out, [&] { encoder_.append_part(out, part); });
 }
 
@@ -77,13 +88,14 @@ void ResponseWriter::leave() {
 
 BackgroundSink::BackgroundSink(std::shared_ptr<LiveResponses> live, std::shared_ptr<ReplyLog> log,
                                std::shared_ptr<BusyCount> busy, RequestShare share, TenantId tenant,
-                               wire::ResponseEncoder encoder, Promise<BegunResponse> on_begun)
+                               wire::ResponseEncoder encoder, RunApart apart, Promise<BegunResponse> on_begun)
     : live_(std::move(live)),
       log_(std::move(log)),
       busy_(std::move(busy)),
       share_(std::move(share)),
       tenant_(std::move(tenant)),
       encoder_(std::move(encoder)),
+      apart_(std::move(apart)),
       on_begun_(std::move(on_begun)) {
   busy_->add(1);
 }
@@ -97,8 +109,10 @@ void BackgroundSink::append(WriteT&& write) {
 
 bool BackgroundSink::deliver(const Event& event) {
   if (const auto* token = std::get_if<TokenEvent>(&event)) {
+    reply_bytes_ += token->text.size();
     if (!token->text.empty()) append([&](std::string& out) { encoder_.append_text(out, token->text, token->logprobs); });
   } else if (const auto* part = std::get_if<ReplyPart>(&event)) {
+    reply_bytes_ += part->text.size();
     append([&](std::string& out) { encoder_.append_part(out, *part); });
   } else if (const auto* place = std::get_if<ResponseBegunEvent>(&event)) {
     begin(*place);
@@ -119,10 +133,15 @@ void BackgroundSink::begin(const ResponseBegunEvent& place) {
   on_begun_(BegunResponse{.session = encoder_.session(), .json = std::move(json)});
 }
 
-void BackgroundSink::end(const EosEvent& eos) {
-  // The engine stores a reply with tokens, and an empty one that the model has ended. One that failed after its first token is
-  // stored, too, but its turn does not tell the failure: this answer is kept beside it.
-  const bool is_stored = !eos.error && (eos.usage.completion_tokens > 0 || eos.reason == FinishReason::stop);
+// Nothing is delivered after the end, so the job is alone. If it is dropped, the destructor ends the log. An end that is not
+// stored is written at once: who has cancelled the response finds it here as soon as the service has answered.
+void BackgroundSink::end(EosEvent eos) {
+  const std::size_t bytes = json_bytes_of(eos) + encoder_.bytes() + reply_bytes_;
+  if (bytes < kApartBytes || !is_stored(eos)) return write_end(eos);
+  apart_(bytes, [self = shared_from_this(), eos = std::move(eos)] { self->write_end(eos); });
+}
+
+void BackgroundSink::write_end(const EosEvent& eos) {
   append([&](std::string& out) {
     if (!has_begun_) encoder_.append_first(out);
     encoder_.append_last(out, eos);
@@ -130,7 +149,7 @@ void BackgroundSink::end(const EosEvent& eos) {
   log_->end();
   if (!has_begun_) {
     on_begun_(std::unexpected(eos.error.value_or(Error{ErrorCode::limit_wait, "the response was cancelled"})));
-  } else if (is_stored) {
+  } else if (is_stored(eos)) {
     live_->remove(encoder_.id());
   } else {
     live_->keep_ended(encoder_.id(), encoder_.json_of_stream(eos));

@@ -2,6 +2,7 @@
 // who ask for them (BackgroundSink). Both keep the events in the response's log.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,6 +38,8 @@ class ResponseWriter final : public AnswerEncoder {
   // Codex counts events, not comments, as signs of life.
   void append_keep_alive(std::string& out) override;
   void note_failure(const EosEvent& eos) override { end_for_others(eos); }
+  // The last event repeats the whole reply.
+  std::size_t end_bytes(const EosEvent& eos) override { return json_bytes_of(eos) + encoder_.bytes() + reply_bytes_; }
 
  private:
   template <class WriteT>
@@ -50,6 +53,7 @@ class ResponseWriter final : public AnswerEncoder {
   wire::ResponseEncoder encoder_;
   std::optional<wire::ResponseEncoder> streamed_;  // The encoder of the log, if the answer is not a stream.
   bool has_first_ = false;                         // The first event was written.
+  std::size_t reply_bytes_ = 0;                    // Texts of the stream so far.
   std::shared_ptr<ReplyLog> log_;                  // Null: others do not see the response.
 };
 
@@ -60,11 +64,12 @@ struct BegunResponse {
 
 // A response without a connection. `on_begun` gets the response as soon as it has a place, or the error that it ended with
 // before.
-class BackgroundSink final : public EventSink {
+class BackgroundSink final : public EventSink, public std::enable_shared_from_this<BackgroundSink> {
  public:
-  // Until the generation has ended, `busy` counts it, and `share` is charged for it.
+  // Until the generation has ended, `busy` counts it, and `share` is charged for it. A long end is written by `apart`.
   BackgroundSink(std::shared_ptr<LiveResponses> live, std::shared_ptr<ReplyLog> log, std::shared_ptr<BusyCount> busy,
-                 RequestShare share, TenantId tenant, wire::ResponseEncoder encoder, Promise<BegunResponse> on_begun);
+                 RequestShare share, TenantId tenant, wire::ResponseEncoder encoder, RunApart apart,
+                 Promise<BegunResponse> on_begun);
   ~BackgroundSink() override {
     log_->end();  // Also where its terminal event could not be written.
     busy_->add(-1);
@@ -78,7 +83,8 @@ class BackgroundSink final : public EventSink {
   template <class WriteT>
   void append(WriteT&& write);
   void begin(const ResponseBegunEvent& place);
-  void end(const EosEvent& eos);
+  void end(EosEvent eos);
+  void write_end(const EosEvent& eos);
 
   const std::shared_ptr<LiveResponses> live_;  // Shared with the server.
   const std::shared_ptr<ReplyLog> log_;        // Shared with the readers.
@@ -86,8 +92,10 @@ class BackgroundSink final : public EventSink {
   const RequestShare share_;
   const TenantId tenant_;
   wire::ResponseEncoder encoder_;
+  const RunApart apart_;
   Promise<BegunResponse> on_begun_;
-  std::string bytes_;  // Empty between events; keeps its memory.
+  std::size_t reply_bytes_ = 0;  // Texts of the reply so far.
+  std::string bytes_;            // Empty between events; keeps its memory.
   bool has_begun_ = false;
 };
 

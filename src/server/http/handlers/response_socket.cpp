@@ -59,10 +59,20 @@ class WarmedWriter final : public AnswerEncoder {
   void append_last(std::string& out, const EosEvent& eos) override { encoder_.append_warmed(out, eos); }
   std::string whole(const EosEvent&) override { return ""; }
   void append_keep_alive(std::string& out) override { encoder_.append_in_progress(out); }
+  std::size_t end_bytes(const EosEvent&) override { return encoder_.bytes(); }
 
  private:
   wire::ResponseEncoder encoder_;
 };
+
+// The part of a response that only this connection keeps; nullopt: the event is no end that can be continued.
+std::optional<wire::HeldResponse> response_to_hold(const wire::ServerEvent& last, const wire::CreateEvent& create) {
+  auto response = wire::held_response(last);
+  if (!response) return std::nullopt;
+  response->previous = create.stored_previous;
+  response->items = create.items + (create.items.empty() || response->items.empty() ? "" : ",") + response->items;
+  return response;
+}
 
 // The responses that only this connection knows. An event is read apart, which may outlive the connection, and nothing is added
 // meanwhile: the next response comes when the event is answered.
@@ -110,8 +120,10 @@ class ResponseSocket final : public GenerationOutput {
 
  private:
   struct Event {
-    std::string text;
+    boost::beast::flat_buffer bytes;
     RequestShare share;  // Charged for it.
+
+    [[nodiscard]] std::string_view text() const { return {static_cast<const char*>(bytes.data().data()), bytes.size()}; }
   };
   // Marks that a response is being made, which the daemon's shutdown waits for.
   class Answering {
@@ -137,7 +149,8 @@ class ResponseSocket final : public GenerationOutput {
   Awaitable<bool> warm(PreparedResponse made);
   Awaitable<bool> send(std::string_view text);
 
-  void hold(const wire::ServerEvent& last);
+  // `events` are the text that `last` is a part of.
+  Awaitable<void> hold(std::shared_ptr<const std::string> events, wire::ServerEvent last);
   void end_with(close_code code, const char* why) {
     if (reason_.code == close_code::none) reason_ = {code, why};
   }
@@ -150,25 +163,25 @@ class ResponseSocket final : public GenerationOutput {
   Wakeup arrived_;  // Notified when there is an event.
   TimePoint last_event_ = SteadyClock().now();
   bool is_answering_ = false;
-  std::string stream_id_;                     // Stream of the event that is being answered.
-  std::optional<wire::CreateEvent> to_hold_;  // The event whose response only this connection will know.
+  std::string stream_id_;  // Stream of the event that is being answered.
+  // The event whose response only this connection will know; null: there is none. Shared with the work that reads it.
+  std::shared_ptr<const wire::CreateEvent> to_hold_;
   const std::shared_ptr<HeldHere> held_ = std::make_shared<HeldHere>();  // Shared with the event that is being read.
 };
 
 // --- reading
 
 Awaitable<std::optional<ResponseSocket::Event>> ResponseSocket::read_event() {
-  Event event{.text = "", .share = connection_.service().open_share(connection_.tenant())};
-  boost::beast::flat_buffer buffer;
+  Event event{.bytes = {}, .share = connection_.service().open_share(connection_.tenant())};
   std::optional<TimePoint> deadline;
   do {
-    auto reading = stream_.async_read_some(buffer, kFrameBytes, kAwait);
+    auto reading = stream_.async_read_some(event.bytes, kFrameBytes, kAwait);
     const Duration limit = deadline ? *deadline - SteadyClock().now() : Duration::max();
     const auto got = deadline ? co_await within(limit, std::move(reading)) : std::optional(co_await std::move(reading));
     if (!got) end_with(close_code::policy_error, "the rest of the event did not arrive in time");
     if (!got || std::get<0>(*got)) co_return std::nullopt;
     if (!deadline) deadline = SteadyClock().now() + connection_.server().options.body_timeout;
-    if (!event.share->resize(buffer.size())) {
+    if (!event.share->resize(event.bytes.size())) {
       end_with(close_code::try_again_later, "no memory for the event now");
       co_return std::nullopt;
     }
@@ -177,14 +190,13 @@ Awaitable<std::optional<ResponseSocket::Event>> ResponseSocket::read_event() {
     end_with(close_code::unknown_data, "events are text");
     co_return std::nullopt;
   }
-  event.text.assign(static_cast<const char*>(buffer.data().data()), buffer.size());
   co_return event;
 }
 
 Awaitable<bool> ResponseSocket::read_events() {
   while (auto event = co_await read_event()) {
     last_event_ = SteadyClock().now();
-    events_bytes_ += event->text.size();
+    events_bytes_ += event->text().size();
     if (events_.size() >= kEventsMax || events_bytes_ > connection_.body_bytes_max()) {
       end_with(close_code::policy_error, "too many events wait for the end of a response");
       co_return false;
@@ -213,7 +225,7 @@ Awaitable<bool> ResponseSocket::answer_events() {
     while (events_.empty()) co_await arrived_.wait();
     Event event = std::move(events_.front());
     events_.pop_front();
-    events_bytes_ -= event.text.size();
+    events_bytes_ -= event.text().size();
     is_answering_ = true;
     const bool goes_on = co_await answer(std::move(event));
     is_answering_ = false;
@@ -231,9 +243,9 @@ Awaitable<bool> ResponseSocket::answer(Event event) {
     if (refusal->is_final) end_with(close_code::policy_error, "the key is not known to this server any more");
     co_return is_told && !refusal->is_final;
   }
-  const std::size_t bytes = event.text.size();
+  const std::size_t bytes = event.text().size();
   auto create = co_await connection_.run_apart(
-      bytes, [event = std::move(event), held = held_] { return wire::decode_create_event(event.text, *held); });
+      bytes, [event = std::move(event), held = held_] { return wire::decode_create_event(event.text(), *held); });
   if (!create) co_return co_await refuse(create.error().error, create.error().field);
   stream_id_ = create->stream;
   if (connection_.server().draining) {
@@ -246,16 +258,19 @@ Awaitable<bool> ResponseSocket::answer(Event event) {
 }
 
 Awaitable<bool> ResponseSocket::begin(wire::CreateEvent create) {
-  RequestShare body_share = connection_.service().open_share(connection_.tenant());
-  if (const auto room = body_share->grow(create.body.size() + create.items.size()); !room)
-    co_return co_await refuse(room.error(), "");
-  auto made = co_await prepare_response(connection_, create.body, create.is_held ? create.previous : "");
+  auto body_share = connection_.hold(create.body.size());
+  if (!body_share) co_return co_await refuse(body_share.error(), "");
+  const auto items_share = connection_.hold(create.items.size());  // Until the response has ended.
+  if (!items_share) co_return co_await refuse(items_share.error(), "");
+  const std::string previous = create.is_held ? create.previous : "";
+  auto made = co_await prepare_response(
+      connection_, std::make_shared<const KeptBody>(std::move(create.body), *std::move(body_share)), previous);
   if (!made) co_return co_await refuse(made.error().error, made.error().field);
   const bool generates = create.generates;
   if (create.is_stored) {
-    body_share->give_back();
+    (*items_share)->give_back();
   } else {
-    to_hold_ = std::move(create);  // Charged until the response has ended.
+    to_hold_ = std::make_shared<const wire::CreateEvent>(std::move(create));
   }
   if (!generates) co_return co_await warm(*std::move(made));
   const RequestShare share = std::move(made->share);
@@ -288,12 +303,16 @@ Awaitable<bool> ResponseSocket::refuse(const Error& error, std::string_view fiel
 }
 
 Awaitable<bool> ResponseSocket::write(std::string bytes, bool is_last) {
-  std::string_view events = bytes;
-  std::string message;
+  const auto kept = std::make_shared<const std::string>(std::move(bytes));
+  std::string_view events = *kept;
   while (const auto event = wire::take_event(events)) {
-    message.clear();
-    wire::append_stream_event(message, event->json, stream_id_);
-    if (is_last) hold(*event);  // Before the client knows that it has ended.
+    if (is_last) co_await hold(kept, *event);  // Before the client knows that it has ended.
+    const std::string message =
+        co_await connection_.run_apart(event->json.size(), [kept, json = event->json, stream = stream_id_] {
+          std::string written;
+          wire::append_stream_event(written, json, stream);
+          return written;
+        });
     if (!co_await send(message)) co_return false;
   }
   co_return true;
@@ -315,17 +334,17 @@ Awaitable<bool> ResponseSocket::send(std::string_view text) {
 // --- responses that are not stored
 
 // Keeps the response that ends with `last`, if nothing else does. The oldest ones make room for it.
-void ResponseSocket::hold(const wire::ServerEvent& last) {
-  if (!to_hold_) return;
-  auto response = wire::held_response(last);
-  if (!response) return;
-  const wire::CreateEvent create = *std::exchange(to_hold_, std::nullopt);
-  response->previous = create.stored_previous;
-  response->items = create.items + (create.items.empty() || response->items.empty() ? "" : ",") + response->items;
+Awaitable<void> ResponseSocket::hold(std::shared_ptr<const std::string> events, wire::ServerEvent last) {
+  if (!to_hold_) co_return;
+  auto response = co_await connection_.run_apart(
+      last.json.size() + to_hold_->items.size(),
+      [events = std::move(events), last, create = to_hold_] { return response_to_hold(last, *create); });
+  if (!response) co_return;
+  to_hold_.reset();
   const std::size_t bytes = response->items.size();
-  if (!held_->make_room(bytes)) return;
+  if (!held_->make_room(bytes)) co_return;
   RequestShare share = connection_.service().open_share(connection_.tenant());
-  if (!share->grow(bytes)) return;  // The client sends everything again then.
+  if (!share->grow(bytes)) co_return;  // The client sends everything again then.
   held_->add(*std::move(response), std::move(share));
 }
 

@@ -1,4 +1,7 @@
 // /v1/responses and /v1/conversations, which are turns of sessions and sessions (docs/decisions/0025).
+#include <array>
+#include <cstddef>
+#include <expected>
 #include <format>
 #include <memory>
 #include <optional>
@@ -74,7 +77,7 @@ Answer begin_in_background(HttpConnection& connection, const HttpRequest& reques
     connection.generate_detached(
         std::move(generate),
         std::make_shared<BackgroundSink>(server.live, server.live->make_log(connection.tenant()), server.busy, std::move(share),
-                                         connection.tenant(), std::move(encoder), std::move(reply)));
+                                         connection.tenant(), std::move(encoder), connection.apart(), std::move(reply)));
   });
   if (!begun) co_return false;
   if (!*begun) co_return co_await respond_refused(connection, request, begun->error(), session_field);
@@ -89,9 +92,9 @@ Answer stream_from_background(HttpConnection& connection, const HttpRequest& req
   const std::shared_ptr<ReplyLog> log = server.live->make_log(connection.tenant());
   auto reader = log->open_reader(std::nullopt, connection.waker());
   auto beginning = connection.ask<BegunResponse>([&](Promise<BegunResponse> reply) {
-    connection.generate_detached(std::move(generate),
-                                 std::make_shared<BackgroundSink>(server.live, log, server.busy, std::move(share),
-                                                                  connection.tenant(), std::move(encoder), std::move(reply)));
+    connection.generate_detached(std::move(generate), std::make_shared<BackgroundSink>(
+                                                          server.live, log, server.busy, std::move(share), connection.tenant(),
+                                                          std::move(encoder), connection.apart(), std::move(reply)));
   });
   // The stream begins after a while even if the response still waits for its place. Errors after that are events.
   const auto begun = co_await connection.until_gone(within(server.options.keep_alive_interval, std::move(beginning)));
@@ -117,6 +120,20 @@ std::size_t text_bytes(const ResponseDetail& detail) {
   return detail.session.bytes();
 }
 
+// Answers with items, for whose texts of so many bytes and their JSON `share` is charged.
+Answer respond_with_items(HttpConnection& connection, const HttpRequest& request, std::size_t bytes, wire::ItemPage page,
+                          RequestShare share, std::string (*json)(const wire::ItemPage& page)) {
+  auto images = co_await connection.until_gone(read_images(connection, page.items));
+  if (!images) co_return false;
+  if (!*images) co_return co_await connection.respond_failed(images->error(), request);
+  RequestShare images_share = **std::move(images);
+  bytes += bytes_of_urls(page.items);
+  auto body = co_await connection.run_apart(
+      bytes, [page = std::move(page), json, shares = std::pair(share, images_share)] { return json(page); });
+  if (images_share != nullptr) images_share->give_back();  // The URLs are gone, and the body is counted from now on.
+  co_return co_await connection.respond(200, kJson, std::move(body), request.keep_alive, "", std::move(share));
+}
+
 // Answers with a part of a list, which page_of(value) selects; it owns what it refers to.
 template <class T, class PageT>
 Answer respond_with_page(HttpConnection& connection, std::optional<Expected<T>> value, const HttpRequest& request,
@@ -124,16 +141,14 @@ Answer respond_with_page(HttpConnection& connection, std::optional<Expected<T>> 
   if (!value || !*value) {
     co_return co_await connection.respond_with(std::move(value), request, [](const T&) { return std::string(); });
   }
-  std::size_t bytes = text_bytes(**value);
+  const std::size_t bytes = text_bytes(**value);
+  auto held = connection.hold(2 * bytes);
+  if (!held) co_return co_await connection.respond_failed(held.error(), request);
+  RequestShare share = *std::move(held);
   auto page = co_await connection.run_apart(
-      bytes, [value = std::move(**value), page_of = std::move(page_of)] { return page_of(value); });
+      bytes, [value = std::move(**value), page_of = std::move(page_of), share] { return page_of(value); });
   if (!page) co_return co_await connection.respond_rejected(page.error(), request);
-  co_await read_images(connection, page->items);
-  for (const wire::Item& item : page->items) {
-    for (const wire::ItemImage& image : item.images) bytes += image.url.size();
-  }
-  auto json = co_await connection.run_apart(bytes, [page = std::move(*page)] { return wire::item_page_json(page); });
-  co_return co_await connection.respond(200, kJson, std::move(json), request.keep_alive);
+  co_return co_await respond_with_items(connection, request, bytes, *std::move(page), std::move(share), wire::item_page_json);
 }
 
 // Writes the summary of a conversation.
@@ -144,6 +159,9 @@ class CompactionWriter final : public AnswerEncoder {
   void append_first(std::string&) override {}
   void append_text(std::string&, const TokenEvent&) override {}
   void append_last(std::string&, const EosEvent&) override {}
+  std::size_t end_bytes(const EosEvent& eos) override {
+    return json_bytes_of(eos) + compaction_.items.size() + compaction_.user_items.size();
+  }
   std::string whole(const EosEvent& eos) override {
     return wire::compaction_json(compaction_, random_name() + random_name() + random_name(), unix_time_s(), eos);
   }
@@ -155,12 +173,10 @@ class CompactionWriter final : public AnswerEncoder {
 }  // namespace
 
 Answer handlers::create_response(HttpConnection& connection, const HttpRequest& request) {
-  auto made = co_await prepare_response(connection, request.body);
-  if (!made) {
-    const Error& error = made.error().error;
-    co_return co_await connection.respond_error(http_status(error.code), error, request.keep_alive, made.error().field,
-                                                retry_header(error.code));
-  }
+  auto prepared = co_await connection.until_gone(prepare_response(connection, connection.keep_body()));
+  if (!prepared) co_return false;
+  auto& made = *prepared;
+  if (!made) co_return co_await connection.respond_failed(made.error().error, request, made.error().field);
   if (made->is_background && connection.server().draining) {
     const Error error{ErrorCode::limit_wait, "the daemon is stopping and accepts no new generations"};
     co_return co_await connection.respond_error(503, error, false);
@@ -187,30 +203,41 @@ Answer handlers::count_response_tokens(HttpConnection& connection, const HttpReq
 }
 
 Answer handlers::compact_response(HttpConnection& connection, const HttpRequest& request) {
-  RequestShare share = connection.service().open_share(connection.tenant());
-  if (const auto held = share->grow(request.body.size()); !held) {
-    co_return co_await respond_refused(connection, request, held.error(), "");
-  }
-  const std::string body(request.body);  // The request's own is gone after the first wait.
+  KeptBodyPtr body = connection.keep_body();
   auto previous = co_await connection.read_body(body, wire::decode_compacted_response);
   if (!previous) co_return co_await connection.respond_rejected(previous.error(), request);
   std::vector<wire::Item> earlier;
+  std::size_t earlier_bytes = 0;
+  std::vector<RequestShare> shares;  // Charged for them.
   if (*previous) {
     auto detail = co_await ask_for_response(connection, **std::move(previous));
     if (!detail) co_return false;
     if (!*detail) co_return co_await respond_refused(connection, request, detail->error(), "previous_response_id");
     const std::size_t bytes = text_bytes(**detail);
-    earlier = co_await connection.run_apart(bytes, [detail = std::move(**detail)] { return wire::items_through(detail); });
-    co_await read_images(connection, earlier);
+    auto held = connection.hold(2 * bytes);
+    if (!held) co_return co_await respond_refused(connection, request, held.error(), "");
+    earlier = co_await connection.run_apart(
+        bytes, [detail = std::move(**detail), share = *held] { return wire::items_through(detail); });
+    auto images = co_await connection.until_gone(read_images(connection, earlier));
+    if (!images) co_return false;
+    if (!*images) co_return co_await respond_refused(connection, request, images->error(), "");
+    shares = {*std::move(held), **std::move(images)};
+    earlier_bytes = bytes + bytes_of_urls(earlier);
   }
-  auto compaction = co_await connection.read_body(
-      body, [earlier = std::move(earlier)](std::string_view text) { return wire::decode_compaction(text, earlier); });
+  const std::size_t bytes = body->text.size() + earlier_bytes;
+  auto compaction =
+      co_await connection.run_apart(bytes, [body = std::move(body), earlier = std::move(earlier), shares = std::move(shares)] {
+        return wire::decode_compaction(body->text, earlier);
+      });
   if (!compaction) co_return co_await connection.respond_rejected(compaction.error(), request);
-  if (const auto held = share->grow(compaction->body.size() + compaction->items.size() + compaction->user_items.size());
-      !held) {
-    co_return co_await respond_refused(connection, request, held.error(), "");
-  }
-  auto made = co_await prepare_response(connection, compaction->body);
+  const auto items_held = connection.hold(2 * (compaction->items.size() + compaction->user_items.size()));
+  if (!items_held) co_return co_await respond_refused(connection, request, items_held.error(), "");
+  auto body_held = connection.hold(compaction->body.size());
+  if (!body_held) co_return co_await respond_refused(connection, request, body_held.error(), "");
+  auto prepared = co_await connection.until_gone(
+      prepare_response(connection, std::make_shared<const KeptBody>(std::move(compaction->body), *std::move(body_held))));
+  if (!prepared) co_return false;
+  auto& made = *prepared;
   if (!made) co_return co_await connection.respond_rejected(made.error(), request);
   std::vector<HttpGeneration> generations;
   generations.emplace_back(std::move(made->generate))
@@ -238,10 +265,13 @@ Answer handlers::get_response(HttpConnection& connection, const HttpRequest& req
   auto detail = co_await ask_for_response(connection, std::move(*id));
   if (query->is_stream && detail && *detail) {
     const std::size_t bytes = text_bytes(**detail);
-    auto events = co_await connection.run_apart(
-        bytes, [detail = std::move(**detail), after = query->after] { return wire::response_events(detail, after); });
+    auto held = connection.hold(3 * bytes);  // The conversation, and its texts in deltas and items.
+    if (!held) co_return co_await connection.respond_failed(held.error(), request);
+    auto events = co_await connection.run_apart(bytes, [detail = std::move(**detail), after = query->after, share = *held] {
+      return wire::response_events(detail, after);
+    });
     co_return co_await connection.respond(200, "text/event-stream", std::move(events), request.keep_alive,
-                                          "Cache-Control: no-cache\r\n");
+                                          "Cache-Control: no-cache\r\n", *std::move(held));
   }
   co_return co_await connection.respond_with(std::move(detail), request, wire::response_json, text_bytes);
 }
@@ -296,10 +326,13 @@ Answer handlers::list_input_items(HttpConnection& connection, const HttpRequest&
 }
 
 Answer handlers::create_conversation(HttpConnection& connection, const HttpRequest& request) {
-  const auto given = co_await find_items(connection, request.body);
-  if (given->problem) co_return co_await connection.respond_rejected({*given->problem, given->problem->field}, request);
+  auto found = co_await connection.until_gone(find_items(connection, connection.keep_body()));
+  if (!found) co_return false;
+  auto given = *std::move(found);
+  if (given->problem) co_return co_await connection.respond_failed(*given->problem, request, given->problem->field);
   auto call = co_await connection.read_body(
       given->body, [given](std::string_view body) { return wire::decode_conversation(body, given->items); });
+  given.reset();
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   auto made = co_await connection.ask<SessionInfo>([&](Promise<SessionInfo> reply) {
     connection.service().create_session(connection.tenant(), std::move(*call), std::move(reply));
@@ -322,7 +355,7 @@ Answer handlers::update_conversation(HttpConnection& connection, const HttpReque
   auto session = wire::parse_conversation_id(request.ids.front());
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
   connection.note_session(*session);
-  auto metadata = wire::decode_metadata(request.body);
+  auto metadata = co_await connection.read_body(request.body, wire::decode_metadata);
   if (!metadata) co_return co_await connection.respond_rejected(metadata.error(), request);
   auto changed = co_await connection.ask<SessionInfo>([&](Promise<SessionInfo> reply) {
     connection.service().update_session(
@@ -347,16 +380,32 @@ Answer handlers::create_conversation_items(HttpConnection& connection, const Htt
   auto session = wire::parse_conversation_id(request.ids.front());
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
   connection.note_session(*session);
-  const auto given = co_await find_items(connection, request.body);
-  if (given->problem) co_return co_await connection.respond_rejected({*given->problem, given->problem->field}, request);
-  const auto input = co_await connection.read_body(
-      given->body, [given](std::string_view body) { return wire::decode_items(body, given->items); });
-  if (!input) co_return co_await connection.respond_rejected(input.error(), request);
-  auto appended = co_await connection.ask<SessionInfo>([&](Promise<SessionInfo> reply) {
-    connection.service().append_input(connection.tenant(), {.session = std::move(*session), .input = *input}, std::move(reply));
+  auto found = co_await connection.until_gone(find_items(connection, connection.keep_body()));
+  if (!found) co_return false;
+  auto given = *std::move(found);
+  if (given->problem) co_return co_await connection.respond_failed(*given->problem, request, given->problem->field);
+  // One is stored, and the answer repeats the other.
+  using Inputs = std::expected<std::array<Input, 2>, wire::RejectedBody>;
+  auto inputs = co_await connection.read_body(given->body, [given](std::string_view body) -> Inputs {
+    auto input = wire::decode_items(body, given->items);
+    if (!input) return std::unexpected(std::move(input.error()));
+    Input copy = *input;
+    return std::array{*std::move(input), std::move(copy)};
   });
-  co_return co_await connection.respond_with(std::move(appended), request,
-                                             [&](const SessionInfo& info) { return wire::appended_items_json(info, *input); });
+  given.reset();
+  if (!inputs) co_return co_await connection.respond_rejected(inputs.error(), request);
+  auto& [stored, repeated] = *inputs;
+  const std::size_t bytes = memory_of(repeated);
+  auto held = connection.hold(2 * bytes);
+  if (!held) co_return co_await connection.respond_failed(held.error(), request);
+  auto appended = co_await connection.ask<SessionInfo>([&](Promise<SessionInfo> reply) {
+    connection.service().append_input(connection.tenant(), {.session = std::move(*session), .input = std::move(stored)},
+                                      std::move(reply));
+  });
+  co_return co_await connection.respond_with(
+      std::move(appended), request,
+      [items = std::move(repeated)](const SessionInfo& info) { return wire::appended_items_json(info, items); }, nullptr,
+      {.bytes = bytes, .share = *std::move(held)});
 }
 
 Answer handlers::list_conversation_items(HttpConnection& connection, const HttpRequest& request) {
@@ -377,10 +426,17 @@ Answer handlers::get_conversation_item(HttpConnection& connection, const HttpReq
   connection.note_session(*session);
   auto detail = co_await ask_for_session(connection, std::move(*session));
   if (!detail || !*detail) co_return co_await connection.respond_with(std::move(detail), request, conversation_of);
-  auto item = wire::conversation_item(**detail, request.ids.back());
+  const std::size_t bytes = text_bytes(**detail);
+  auto held = connection.hold(2 * bytes);
+  if (!held) co_return co_await connection.respond_failed(held.error(), request);
+  RequestShare share = *std::move(held);
+  auto item = co_await connection.run_apart(
+      bytes, [detail = std::move(**detail), id = request.ids.back(), share] { return wire::conversation_item(detail, id); });
   if (!item) co_return co_await connection.respond_rejected(item.error(), request);
-  co_await read_images(connection, std::span(&*item, 1));
-  co_return co_await connection.respond(200, "application/json", wire::item_json(*item), request.keep_alive);
+  wire::ItemPage one;
+  one.items.push_back(*std::move(item));
+  co_return co_await respond_with_items(connection, request, bytes, std::move(one), std::move(share),
+                                        [](const wire::ItemPage& page) { return wire::item_json(page.items.front()); });
 }
 
 Answer handlers::delete_conversation_item(HttpConnection& connection, const HttpRequest& request) {
@@ -391,7 +447,11 @@ Answer handlers::delete_conversation_item(HttpConnection& connection, const Http
   if (!detail || !*detail) {
     co_return co_await connection.respond_with(std::move(detail), request, conversation_of);
   }
-  const auto place = wire::removable_message(**detail, request.ids.back());
+  const std::size_t bytes = text_bytes(**detail);
+  const auto held = connection.hold(bytes);
+  if (!held) co_return co_await connection.respond_failed(held.error(), request);
+  const auto place = co_await connection.run_apart(bytes, [detail = std::move(**detail), id = request.ids.back(),
+                                                           share = *held] { return wire::removable_message(detail, id); });
   if (!place) co_return co_await connection.respond_rejected(place.error(), request);
   auto left = co_await connection.ask<SessionDetail>([&](Promise<SessionDetail> reply) {
     connection.service().remove_last_message(connection.tenant(), std::move(*session), *place, std::move(reply));

@@ -1,5 +1,6 @@
 // /v1/sessions: the session operations of the Unix socket (docs/protocol/http.md), with the same objects as answers.
-#include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -34,6 +35,18 @@ auto session_json_for(HttpConnection& connection) {
   };
 }
 
+std::size_t list_bytes(const SessionList& list) {
+  constexpr std::size_t kInfoBytes = 512;  // Size of a session in JSON, without its metadata.
+  std::size_t sum = 0;
+  for (const SessionInfo& info : list.sessions) sum += kInfoBytes + info.name.size() + info.metadata.size();
+  return sum;
+}
+
+std::size_t list_bytes(const std::vector<TurnReceipt>& receipts) {
+  constexpr std::size_t kReceiptBytes = 1024;  // Size of a receipt in JSON.
+  return receipts.size() * kReceiptBytes;
+}
+
 // The request of this type for the session in the path, with the body's fields.
 template <class BodyT>
 Awaitable<std::expected<BodyT, wire::RejectedBody>> decode(std::string_view type, HttpConnection& connection,
@@ -43,6 +56,13 @@ Awaitable<std::expected<BodyT, wire::RejectedBody>> decode(std::string_view type
       request.body, [type, session](std::string_view text) { return wire::decode_session_request(type, session, text); });
   if (!body) co_return std::unexpected(std::move(body.error()));
   co_return std::get<BodyT>(std::move(*body));
+}
+
+std::string text_of(const PortableFile& file) {
+  std::string text;
+  text.reserve(file.size());
+  for (const auto part : file.parts) text.append(reinterpret_cast<const char*>(part.data()), part.size());
+  return text;
 }
 
 // Parses ?after=…&limit=…&order=…&q=…
@@ -79,9 +99,9 @@ Answer handlers::list_sessions(HttpConnection& connection, const HttpRequest& re
   auto sessions = co_await connection.ask<SessionList>([&](Promise<SessionList> reply) {
     connection.service().list_sessions(connection.tenant(), std::move(*call), std::move(reply));
   });
-  if (sessions && *sessions) co_return co_await connection.respond_if_changed(wire::sessions_json(**sessions), request);
   co_return co_await connection.respond_with(std::move(sessions), request,
-                                             [](const auto& all) { return wire::sessions_json(all); });
+                                             [](const SessionList& list) { return wire::sessions_json(list); }, list_bytes,
+                                             {.has_etag = true});
 }
 
 Answer handlers::get_session(HttpConnection& connection, const HttpRequest& request) {
@@ -109,8 +129,8 @@ Answer handlers::list_receipts(HttpConnection& connection, const HttpRequest& re
   auto receipts = co_await connection.ask<std::vector<TurnReceipt>>([&](Promise<std::vector<TurnReceipt>> reply) {
     connection.service().list_receipts(connection.tenant(), std::move(call->session), std::move(reply));
   });
-  co_return co_await connection.respond_with(std::move(receipts), request,
-                                             [](const auto& all) { return wire::receipts_json(all); });
+  co_return co_await connection.respond_with(
+      std::move(receipts), request, [](const std::vector<TurnReceipt>& all) { return wire::receipts_json(all); }, list_bytes);
 }
 
 Answer handlers::end_session(HttpConnection& connection, const HttpRequest& request) {
@@ -169,11 +189,13 @@ Answer handlers::export_session(HttpConnection& connection, const HttpRequest& r
   if (!exported || !*exported) {
     co_return co_await connection.respond_with(std::move(exported), request, [](const auto&) { return std::string(); });
   }
-  std::string body;
-  body.reserve((*exported)->file.size());
-  for (const auto part : (*exported)->file.parts) body.append(reinterpret_cast<const char*>(part.data()), part.size());
-  exported.reset();
-  co_return co_await connection.respond(200, "application/octet-stream", std::move(body), request.keep_alive);
+  const std::size_t bytes = (*exported)->file.size();
+  auto held = connection.hold(2 * bytes);  // The file and its copy.
+  if (!held) co_return co_await connection.respond_failed(held.error(), request);
+  auto body =
+      co_await connection.run_apart(bytes, [file = std::move((*exported)->file), share = *held] { return text_of(file); });
+  co_return co_await connection.respond(200, "application/octet-stream", std::move(body), request.keep_alive, "",
+                                        *std::move(held));
 }
 
 // The body is the file; the query's ?name=… is the name of the new session, if it is not to have that of the file.
@@ -184,18 +206,13 @@ Answer handlers::import_session(HttpConnection& connection, const HttpRequest& r
   object.close();
   auto call = wire::decode_session_request("import_session", "", fields);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  RequestShare share = connection.service().open_share(connection.tenant());
-  if (const auto held = share->grow(request.body.size()); !held) {
-    co_return co_await connection.respond_error(http_status(held.error().code), held.error(), request.keep_alive, "",
-                                                retry_header(held.error().code));
-  }
-  const auto bytes = std::as_bytes(std::span(request.body));
+  const KeptBodyPtr body = connection.keep_body();
   auto imported = co_await connection.ask<ImportedSession>([&](Promise<ImportedSession> reply) {
     connection.service().import_session(connection.tenant(),
                                         {.name = std::get<wire::ImportSessionRequest>(std::move(*call)).name,
-                                         .file = file_of(Bytes(bytes.begin(), bytes.end())),
+                                         .file = {.parts = {std::as_bytes(std::span(body->text))}, .owner = body},
                                          .takes_kv = connection.server().options.imports_kv,
-                                         .share = std::move(share)},
+                                         .share = body->share},
                                         std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(imported), request, session_json_for(connection));
