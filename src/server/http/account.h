@@ -1,7 +1,6 @@
 // The tenant of an HTTP caller, and its rate limits.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -39,8 +38,6 @@ class RateLimit {
   double left_;
   TimePoint as_of_{};
 };
-
-inline constexpr Duration kBodyPauseMin = std::chrono::milliseconds(1);  // A shorter pause is made with the next one.
 
 // Slows down who sends bodies faster than anybody needs to, so that the thread that reads all bodies has time for others.
 class BodyPace {

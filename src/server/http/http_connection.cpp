@@ -209,7 +209,6 @@ Awaitable<HttpConnection::ReadEnd> HttpConnection::parse_head(Parser& parser) {
 
 Awaitable<HttpConnection::ReadEnd> HttpConnection::parse_body(Parser& parser) {
   parser.eager(true);
-  Account& account = current_.caller ? *current_.caller : *server_.own_account;
   while (true) {
     const std::size_t read = in_.size();
     if (parse_available(parser) == ReadEnd::malformed) co_return ReadEnd::malformed;
@@ -217,10 +216,7 @@ Awaitable<HttpConnection::ReadEnd> HttpConnection::parse_body(Parser& parser) {
       no_room_ = std::move(held.error());
       co_return ReadEnd::no_room;
     }
-    if (const Duration pause = account.take_body(read, SteadyClock().now()); pause >= kBodyPauseMin) {
-      asio::steady_timer timer(server_.io, pause);
-      if (const auto [problem] = co_await timer.async_wait(kAwait); problem) co_return ReadEnd::closed;
-    }
+    if (!co_await keep_pace(read)) co_return ReadEnd::closed;
     if (parser.is_done()) {
       if (in_.capacity() > kReadBytes) in_.shrink_to_fit();  // A large buffer does not stay while the reply is made.
       co_return ReadEnd::done;
@@ -228,6 +224,16 @@ Awaitable<HttpConnection::ReadEnd> HttpConnection::parse_body(Parser& parser) {
     const bool is_large = parser.content_length_remaining().value_or(0) >= kBodyReadBytes;
     if (!co_await read_some(is_large ? kBodyReadBytes : kReadBytes)) co_return ReadEnd::closed;
   }
+}
+
+Awaitable<bool> HttpConnection::keep_pace(std::size_t bytes) {
+  constexpr Duration kPauseMin = std::chrono::milliseconds(1);  // A shorter one is waited for with the next bytes.
+  Account& account = current_.caller ? *current_.caller : *server_.own_account;
+  const Duration pause = account.take_body(bytes, SteadyClock().now());
+  if (pause < kPauseMin) co_return true;
+  asio::steady_timer timer(server_.io, pause);
+  const auto [problem] = co_await timer.async_wait(kAwait);
+  co_return !problem;
 }
 
 // Answers a request that could not be read to its end.

@@ -217,6 +217,9 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
     bool is_final = false;
   };
   [[nodiscard]] std::optional<MessageRefusal> refuse_message();
+  // Waits if the caller sends bodies, or messages, faster than anybody needs to (Account::take_body), after so many bytes were
+  // read. False: the wait was cancelled.
+  Awaitable<bool> keep_pace(std::size_t bytes);
   // Counts bytes of an answer; nullopt: they could not be written.
   void note_written(std::optional<std::size_t> bytes);
 

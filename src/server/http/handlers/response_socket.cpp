@@ -175,6 +175,7 @@ Awaitable<std::optional<ResponseSocket::Event>> ResponseSocket::read_event() {
   Event event{.bytes = {}, .share = connection_.service().open_share(connection_.tenant())};
   std::optional<TimePoint> deadline;
   do {
+    const std::size_t before = event.bytes.size();
     auto reading = stream_.async_read_some(event.bytes, kFrameBytes, kAwait);
     const Duration limit = deadline ? *deadline - SteadyClock().now() : Duration::max();
     const auto got = deadline ? co_await within(limit, std::move(reading)) : std::optional(co_await std::move(reading));
@@ -185,6 +186,7 @@ Awaitable<std::optional<ResponseSocket::Event>> ResponseSocket::read_event() {
       end_with(close_code::try_again_later, "no memory for the event now");
       co_return std::nullopt;
     }
+    if (!co_await connection_.keep_pace(event.bytes.size() - before)) co_return std::nullopt;
   } while (!stream_.is_message_done());
   if (!stream_.got_text()) {
     end_with(close_code::unknown_data, "events are text");
