@@ -5,12 +5,14 @@
 #include <filesystem>
 #include <format>
 #include <future>
+#include <stop_token>
 #include <thread>
 
 #include <gtest/gtest.h>
 
 #include "base/log.h"
 #include "engine/engine_test_support.h"
+#include "image/kept_images.h"
 #include "kv/catalog/sqlite_catalog.h"
 #include "testing/fake_model.h"
 #include "testing/fake_shared_store.h"
@@ -280,6 +282,48 @@ TEST(Engine, SessionsAreKeptWhenItStopsInTheMiddleOfTheirReplies) {
     EXPECT_EQ(detail->info.tokens + detail->info.pending_tokens,
               sinks[i]->tokens.size() + (detail->info.tokens + detail->info.pending_tokens == 0 ? 0 : 1 + input.size()));
   }
+  engine.stop();
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Engine, ImagesAreReadInOrderAndCountedForTheirTenant) {
+  std::string folder = std::filesystem::temp_directory_path() / "uma_engine_images_XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const SteadyClock clock;
+  EngineOptions options;
+  options.limits.queue_bytes_max = 10'000;
+  const auto kept = std::make_shared<image::KeptImages>(folder, 1 << 20);
+  options.image_encoder.kept = kept;
+  Engine engine(options, std::make_unique<FakeSource>(1), std::make_unique<kv::MemoryCatalog>(), nullptr, clock);
+  engine.start();
+  std::vector<std::string> ids;
+  std::vector<image::KeptImages::Use> uses;
+  for (const char byte : {'a', 'b', 'c'}) {
+    const Bytes file(600, static_cast<std::byte>(byte));
+    ids.push_back(image::file_hash(file));
+    uses.push_back(kept->keep(kTenant, ids.back(), file).value());
+  }
+  ids.insert(ids.begin() + 1, std::string(64, '0'));  // It is not there.
+  const auto read = [&](std::size_t bytes_max, std::stop_token end = {}) {
+    return ask<ImageFiles>([&](auto reply) { engine.read_images(kTenant, ids, bytes_max, end, std::move(reply)); });
+  };
+  {
+    const auto all = read(1200);
+    ASSERT_TRUE(all) << all.error().message;
+    ASSERT_EQ(all->files.size(), 4u);
+    EXPECT_EQ(all->files[0], Bytes(600, std::byte{'a'}));
+    EXPECT_TRUE(all->files[1].empty());
+    EXPECT_EQ(all->files[2], Bytes(600, std::byte{'b'}));
+    EXPECT_TRUE(all->files[3].empty()) << "it would exceed the limit";
+    EXPECT_EQ(engine.metrics().request_bytes, 1200u * 8 / 3);
+  }
+  EXPECT_EQ(engine.metrics().request_bytes, 0u);
+  std::stop_source ended;
+  ended.request_stop();
+  EXPECT_FALSE(read(1200, ended.get_token())) << "nobody waits";
+  const RequestShare held = engine.open_share(kTenant);
+  ASSERT_TRUE(held->grow(4000));
+  EXPECT_EQ(read(1200).error().code, ErrorCode::limit_wait);
   engine.stop();
   std::filesystem::remove_all(folder);
 }
