@@ -53,7 +53,7 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       placement_(parts_, eviction_, reuse_check_),
       admission_(parts_, eviction_, ends_, preemption_, shifter_, finder_, placement_, inbox_),
       planner_(parts_, targets_, cores_, bandwidth_),
-      moves_(parts_, calls_, reuse_check_, ends_, sampler_, planner_),
+      moves_(parts_, calls_, reuse_check_, ends_, sampler_, planner_, preemption_),
       speculation_(parts_, calls_, sampler_),
       compactor_(parts_, calls_, eviction_),
       transfers_(parts_, eviction_, prefix_copy_, writer_, compactor_, moves_),

@@ -59,6 +59,18 @@ Expected<Unit> LaneParts::save_pieces(SequenceSave& save, std::size_t slot, Time
   return Unit{};
 }
 
+void LaneParts::drop_unsaved(SequenceSave& save, std::size_t slot, std::size_t cells) const {
+  const std::size_t left = drop_last(slot, cells, save.tokens_saved());
+  if (left > 0) save.shorten(left);
+}
+
+std::size_t LaneParts::drop_last(std::size_t slot, std::size_t cells, std::size_t kept) const {
+  const std::size_t length = slots[slot].tokens.size();
+  std::size_t left = std::max(kept, length - std::min(cells, length));
+  while (left > kept && !context.can_truncate(static_cast<std::int32_t>(slot), static_cast<std::int32_t>(left))) --left;
+  return slots.cut(slot, left) ? left : 0;
+}
+
 bool LaneParts::waits_for_memory(SequenceSave& save, std::size_t slot) const {
   constexpr Duration kMemoryWait = std::chrono::milliseconds(100);  // Then the lane takes it from the system.
   constexpr int kMissedMax = 5;

@@ -51,6 +51,19 @@ struct LaneParts {
   [[nodiscard]] std::int64_t cells_expected() const;
   // Saves pieces of the slot's state until `until`, at least one unless it has to wait for memory. `save` is not complete.
   [[nodiscard]] Expected<Unit> save_pieces(SequenceSave& save, std::size_t slot, TimePoint until) const;
+  // Whether states leave the context piece by piece now, because somebody other than `except` streams and would wait for a
+  // whole one. A split context, and one that cannot be cut at any token, save whole states beside streams too: the library ends
+  // the process for a part of a sequence there, or has no part of it.
+  [[nodiscard]] bool saves_by_pieces(const Sequence* except = nullptr) const {
+    return shape().knows_pieces() && sequences.someone_streams(except);
+  }
+  // Beside streams cells are needed before a state is saved: drops the slot's last tokens that `save` lacks, at least `cells`
+  // if it lacks so many. Afterwards the slot is empty, or the save is complete, or goes on with the tokens before them.
+  // Requires: a context that knows pieces, and a save of the slot's tokens that is not complete.
+  void drop_unsaved(SequenceSave& save, std::size_t slot, std::size_t cells) const;
+  // Drops at least `cells` tokens at the end of the slot, but not the first `kept`. Returns how many are left. Requires: a
+  // context that knows pieces, which can be cut behind `kept` tokens.
+  std::size_t drop_last(std::size_t slot, std::size_t cells, std::size_t kept) const;
   // Whether the next piece waits while the store's thread makes memory for it: beside streams a lane takes none from the
   // system.
   [[nodiscard]] bool waits_for_memory(SequenceSave& save, std::size_t slot) const;

@@ -67,6 +67,7 @@ void Sequence::recall() {
   if (const Offloaded* at = offloaded()) at->prefill.cancel(job.id);
   end<Offloaded>();
   end<Leaving>();
+  end<SwapOut>();
 }
 
 void Sequence::count_recomputed() {
@@ -98,9 +99,11 @@ std::int32_t SequenceList::index_of(const Sequence& sequence) const {
   return static_cast<std::int32_t>(found - all_.begin());
 }
 
-bool SequenceList::someone_streams() const {
-  return std::ranges::any_of(
-      all_, [](const SequencePtr& each) { return each->is_running() && each->generated() > 0 && !each->job.is_background; });
+bool SequenceList::someone_streams(const Sequence* except) const {
+  return std::ranges::any_of(all_, [&](const SequencePtr& each) {
+    return each.get() != except && each->is_running() && each->generated() > 0 && !each->job.is_background &&
+           !each->is_on<SwapOut>();
+  });
 }
 
 }  // namespace uma::engine

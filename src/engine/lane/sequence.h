@@ -62,11 +62,17 @@ struct Offloaded {
   std::int32_t tokens = 0;  // So many are computed, as far as the prefill lane has reported.
 };
 
+// A sequence on its way out of the context beside streams: its slot is being saved, one piece at a time.
+struct SwapOut {
+  SequenceSave save;
+  bool may_stay = false;  // It goes on where its state cannot be saved, rather than be computed again.
+};
+
 // The reuse is being verified.
 struct Verifying {};
 
 // The one thing that a running sequence does while it is in no plan.
-using Detour = std::variant<std::monostate, Leaving, Offloaded, Restore, Verifying>;
+using Detour = std::variant<std::monostate, Leaving, Offloaded, Restore, SwapOut, Verifying>;
 
 // The draft tokens of a sequence, and their acceptance so far.
 struct Draft {
@@ -142,6 +148,7 @@ struct Sequence {
   // Null: it is on another detour, or on none.
   [[nodiscard]] Leaving* leaving() { return std::get_if<Leaving>(&detour); }
   [[nodiscard]] Offloaded* offloaded() { return std::get_if<Offloaded>(&detour); }
+  [[nodiscard]] SwapOut* swapping_out() { return std::get_if<SwapOut>(&detour); }
   [[nodiscard]] Restore* restoring() { return std::get_if<Restore>(&detour); }
   [[nodiscard]] const Restore* restoring() const { return std::get_if<Restore>(&detour); }
   // Requires: it is on no detour.
@@ -157,7 +164,7 @@ struct Sequence {
   }
   // Offloads the prompt. Requires: it is on no detour.
   void send(PrefillLane& prefill, PrefillJob prompt);
-  // Ends its way to the prefill lane, or its job there.
+  // Ends its way to the prefill lane, its job there, or its way out of the context.
   void recall();
   [[nodiscard]] bool is_held() const { return !held_logits.empty(); }
   // Its snapshot is the only copy of its state.
@@ -216,8 +223,9 @@ class SequenceList {
   [[nodiscard]] std::int32_t index_of(const Sequence& sequence) const;
   // Finds a sequence by the index of a view or of a planned row.
   [[nodiscard]] Sequence& at(std::int32_t index) const { return *all_[static_cast<std::size_t>(index)]; }
-  // Whether a running interactive sequence generates tokens or is about to.
-  [[nodiscard]] bool someone_streams() const;
+  // Whether a running interactive sequence other than `except` generates tokens or is about to. One that is being swapped out
+  // waits for its turn.
+  [[nodiscard]] bool someone_streams(const Sequence* except = nullptr) const;
   [[nodiscard]] auto begin() const { return all_.begin(); }
   [[nodiscard]] auto end() const { return all_.end(); }
   [[nodiscard]] auto rbegin() const { return all_.rbegin(); }

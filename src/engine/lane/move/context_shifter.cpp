@@ -15,7 +15,8 @@ std::optional<TurnDrop> ContextShifter::droppable_turns(const Sequence& sequence
 
 void ContextShifter::shorten_running() {
   for (const SequencePtr& sequence : parts_.sequences) {
-    if (sequence->is_running()) shorten(*sequence);
+    // What is being saved must not change: it is shortened before it resumes.
+    if (sequence->is_running() && !sequence->is_on<SwapOut>()) shorten(*sequence);
   }
   parts_.sequences.remove_finished();
 }

@@ -11,22 +11,29 @@
 #include "engine/lane/move/state_transfer.h"
 
 namespace uma::engine {
+namespace {
 
-bool Preemption::free_cells(std::int64_t rows) {
+constexpr std::int64_t kCellsAtOnce = 128;  // So many at most are taken from a state that is not saved yet for a prompt.
+
+}  // namespace
+
+bool Preemption::free_cells(std::int64_t rows, std::int64_t decode_rows) {
   if (!parts_.shape().is_unified) return true;
-  while (parts_.cells_expected() + rows > parts_.shape().cells) {
-    if (free_unused_cells()) continue;
+  const auto missing = [&] { return parts_.cells_expected() + rows - parts_.shape().cells; };
+  while (missing() > 0) {
+    if (free_unused_cells(missing())) continue;
     Sequence* victim = choose_victim();
     if (victim == nullptr) victim = choose_restoring();
     if (victim == nullptr) return true;  // A sequence alone fits, because its length is limited to the context's.
     swap_out(*victim);
     return false;
   }
+  if (decode_rows > 0) eviction_.store_ahead(decode_rows);
   return true;
 }
 
 void Preemption::free_cells_for(Sequence& sequence) {
-  if (free_unused_cells()) return;
+  if (free_unused_cells(kCellsAtOnce)) return;
   Sequence* victim = choose_victim();
   if (victim == nullptr) victim = choose_restoring();
   if (victim != nullptr) {
@@ -38,27 +45,55 @@ void Preemption::free_cells_for(Sequence& sequence) {
   }
 }
 
+// Beside streams the prompt waits with its state until admission has freed many cells piece by piece.
 bool Preemption::free_cells_of_others(const Sequence& sequence, std::int32_t tokens) {
-  while (parts_.shape().is_unified && parts_.cells_expected() + tokens > parts_.shape().cells) {
-    if (free_unused_cells()) continue;
+  const auto missing = [&] { return parts_.cells_expected() + tokens - parts_.shape().cells; };
+  while (parts_.shape().is_unified && missing() > 0) {
+    if (missing() > kCellsAtOnce && parts_.saves_by_pieces()) {
+      if (drop_offloaded()) continue;
+      return false;
+    }
+    if (free_unused_cells(missing())) continue;
     Sequence* victim = choose_victim();
-    if (victim == nullptr || victim == &sequence) return false;
+    if (victim == nullptr || victim == &sequence || may_leave_slowly(*victim)) return false;
     swap_out(*victim);
   }
   return true;
 }
 
-// Frees cells that no planned call needs: those of an idle slot, or those that an offloaded sequence has left in its slot.
-// False: there are none.
-bool Preemption::free_unused_cells() {
-  if (reuse_check_.abandon()) return true;
-  if (eviction_.evict_idle(kv::GiveWay::at_once)) return true;
+// Frees cells that no planned call needs: those of an idle slot, those that an offloaded sequence has left in its slot, or
+// those of a sequence that is being swapped out. Beside streams at least `wanted` of one slot, if it has so many. False: there
+// are none.
+bool Preemption::free_unused_cells(std::int64_t wanted) {
+  return reuse_check_.abandon() || eviction_.free_cells(static_cast<std::size_t>(wanted)) || drop_offloaded() ||
+         free_cells_of_leaving(static_cast<std::size_t>(wanted));
+}
+
+bool Preemption::drop_offloaded() {
   for (const SequencePtr& sequence : parts_.sequences) {
     if (!sequence->is_on<Offloaded>() || parts_.slot_of(*sequence).is_empty()) continue;
     parts_.slots.drop(sequence->slot);
     return true;
   }
   return false;
+}
+
+// Takes cells at the end of a sequence that is being swapped out, whose tokens there are computed again when it resumes.
+bool Preemption::free_cells_of_leaving(std::size_t wanted) {
+  if (!parts_.shape().knows_pieces()) return false;
+  const auto found =
+      std::ranges::find_if(parts_.sequences, [](const SequencePtr& sequence) { return sequence->is_on<SwapOut>(); });
+  if (found == parts_.sequences.end()) return false;
+  Sequence& sequence = **found;
+  SequenceSave& save = sequence.swapping_out()->save;
+  parts_.drop_unsaved(save, sequence.slot, wanted);
+  if (parts_.slot_of(sequence).is_empty()) {
+    sequence.recall();
+    set_aside(sequence, nullptr);
+  } else if (save.is_complete()) {
+    end_swap_out(sequence);
+  }
+  return true;
 }
 
 // The newest of the least important running sequences. If only one runs, the newest one on its way to the prefill lane; null:
@@ -86,11 +121,13 @@ Sequence* Preemption::choose_restoring() const {
 }
 
 bool Preemption::swap_out_background(RequestId important, TimePoint now) {
+  const bool is_under_way =
+      std::ranges::any_of(parts_.sequences, [](const SequencePtr& sequence) { return sequence->is_on<SwapOut>(); });
+  if (is_under_way) return false;  // Its slot will be free.
   Sequence* victim = choose_background(now);
   if (victim == nullptr) return false;
   log_info("request {}: swapped out for request {}, which is more important", victim->job.id.value, important.value);
-  swap_out(*victim);
-  return true;
+  return swap_out(*victim);
 }
 
 // The newest background sequence that may be swapped out. An offloaded sequence, which would begin again, is chosen only if
@@ -115,30 +152,31 @@ bool Preemption::swap_out_for_cells(const Sequence& waiting, bool urgent, std::i
     }
   }
   if (found.empty()) return false;
-  // An offloaded prompt, which would begin again, is the last of its kind.
+  // What leaves already is the first, and an offloaded prompt, which would begin again, the last of its kind.
   std::ranges::sort(found, std::greater(), [](const Sequence* sequence) {
-    return std::tuple(sequence->job.is_background, !sequence->is_blocked(), sequence->chain.size());
+    return std::tuple(sequence->is_on<SwapOut>(), sequence->job.is_background, !sequence->is_blocked(), sequence->chain.size());
   });
   const std::int64_t used = parts_.cells_of_running();
   std::vector<const Sequence*> victims;
   std::size_t count = 0;
   while (count < found.size() && used - parts_.cells_of_running(victims) < cells) victims.push_back(found[count++]);
   if (used - parts_.cells_of_running(victims) < cells) return false;
+  bool have_left = true;
   for (Sequence* victim : std::span(found).first(count)) {
-    if (victim->job.is_background && !waiting.job.is_background) {
-      swap_out(*victim);
-    } else {
-      kv::SnapshotPtr kept = save(*victim);
-      if (kept == nullptr) {  // It would be computed again at every turn.
-        victim->times.keeps_until = now + from_ms(kTurnMs);
-        return false;
-      }
-      victim->resume.id = 0;
-      set_aside(*victim, std::move(kept));
+    if (victim->is_on<SwapOut>()) {
+      have_left = false;
+      continue;
     }
+    const bool must_go = victim->job.is_background && !waiting.job.is_background;
+    const std::optional<bool> has_left = must_go ? swap_out(*victim) : swap_out_saved(*victim);
+    if (!has_left) {  // It would be computed again at every turn.
+      victim->times.keeps_until = now + from_ms(kTurnMs);
+      return false;
+    }
+    have_left = have_left && *has_left;
     log_info("request {}: gives its cells to request {}", victim->job.id.value, waiting.job.id.value);
   }
-  return true;
+  return have_left;
 }
 
 bool Preemption::must_wait_for_others(const Sequence& waiting, bool urgent, std::int64_t cells, TimePoint now) const {
@@ -153,6 +191,7 @@ bool Preemption::must_wait_for_others(const Sequence& waiting, bool urgent, std:
 // Whether a running sequence gives its cells to a waiting one now.
 bool Preemption::gives_way_to(const Sequence& waiting, bool urgent, const Sequence& running, TimePoint now) const {
   const auto is_past = [now](TimePoint since) { return now >= since + from_ms(kTurnMs); };
+  if (running.is_on<SwapOut>()) return true;
   if (now < running.times.keeps_until) return false;
   if (running.job.is_background && !waiting.job.is_background) return true;
   if (!running.job.is_background && !urgent) return false;
@@ -163,24 +202,94 @@ bool Preemption::gives_way_to(const Sequence& waiting, bool urgent, const Sequen
          is_past(std::max(running.times.placed, running.times.first_token));
 }
 
-void Preemption::swap_out(Sequence& sequence) {
+// Whether its state is saved in later ticks (StateMoves): piece by piece, or as a whole in a split context, one in a tick. A
+// unified context that cannot be cut saves it at once, since others may need the cells, and no part of it can be dropped.
+bool Preemption::may_leave_slowly(const Sequence& sequence) const {
+  const llm::ContextShape& shape = parts_.shape();
+  return (shape.can_truncate || !shape.is_unified) && parts_.sequences.someone_streams(&sequence);
+}
+
+// False: the sequence leaves the context when its state is saved.
+bool Preemption::swap_out(Sequence& sequence) {
+  if (!begin_swap_out(sequence)) return true;
+  if (!may_leave_slowly(sequence)) {
+    end_at_once(sequence);
+    return true;
+  }
+  auto save = begin_save(sequence);
+  sequence.recall();
+  if (save) {
+    sequence.begin(SwapOut{.save = std::move(*save)});
+  } else {
+    set_aside(sequence, nullptr);
+  }
+  return !save.has_value();
+}
+
+// For a sequence that generates, and stays if its state cannot be saved. Returns whether it has left the context, or leaves
+// when its state is saved; nullopt: it stays.
+std::optional<bool> Preemption::swap_out_saved(Sequence& sequence) {
+  if (may_leave_slowly(sequence)) {
+    auto save = begin_save(sequence);
+    if (!save) return std::nullopt;
+    sequence.begin(SwapOut{.save = std::move(*save), .may_stay = true});
+    return false;
+  }
+  kv::SnapshotPtr kept = save(sequence);
+  if (kept == nullptr) return std::nullopt;
+  set_aside(sequence, std::move(kept));
+  return true;
+}
+
+// Does what needs no saving. False: the sequence has left the context, or has ended.
+bool Preemption::begin_swap_out(Sequence& sequence) {
   reuse_check_.end(sequence);
-  if (sequence.is_unsound) return restart_unsound(sequence);  // Its cells must not be reused.
+  if (sequence.is_unsound) {  // Its cells must not be reused.
+    restart_unsound(sequence);
+    return false;
+  }
   if (sequence.is_held()) sampler_.sample_held(sequence);
-  if (!sequence.is_running()) return;
-  kv::SnapshotPtr kept;
-  sequence.resume.id = 0;
+  if (!sequence.is_running()) return false;
   if (Restore* restoring = sequence.restoring()) {
     Restore restore = std::move(*restoring);
     sequence.end<Restore>();
-    if (restore.report) return set_aside_prompt(sequence, std::move(*restore.report));
-    sequence.resume.id = restore.id;
-    kept = std::move(restore.stored);
-  } else if (const Slot& slot = parts_.slot_of(sequence); !slot.is_empty() && !slot.was_moved()) {
-    kept = save(sequence);
+    if (restore.report) {
+      set_aside_prompt(sequence, std::move(*restore.report));
+    } else {
+      set_aside(sequence, std::move(restore.stored), restore.id);
+    }
+    return false;
   }
+  const Slot& slot = parts_.slot_of(sequence);
+  if (!slot.is_empty() && !slot.was_moved()) return true;
+  sequence.recall();
+  set_aside(sequence, nullptr);
+  return false;
+}
+
+// Saves the whole state now.
+void Preemption::end_at_once(Sequence& sequence) {
+  kv::SnapshotPtr kept = save(sequence);
   sequence.recall();
   set_aside(sequence, std::move(kept));
+}
+
+void Preemption::end_swap_out(Sequence& sequence) {
+  kv::Snapshot snapshot = sequence.swapping_out()->save.take(parts_.states.pool());
+  sequence.recall();
+  set_aside(sequence, kv::share_snapshot(std::move(snapshot), parts_.states.pool()));
+}
+
+void Preemption::fail_swap_out(Sequence& sequence, const Error& error) {
+  const bool may_stay = sequence.swapping_out()->may_stay;
+  sequence.recall();
+  report_not_saved(sequence, error);
+  if (!may_stay) return set_aside(sequence, nullptr);
+  sequence.times.keeps_until = parts_.clock.now() + from_ms(kTurnMs);
+}
+
+void Preemption::report_not_saved(const Sequence& sequence, const Error& error) const {
+  log_warning("request {}: its state could not be saved: {}", sequence.job.id.value, error.message);
 }
 
 void Preemption::set_aside_prompt(Sequence& sequence, PrefillReport report) {
@@ -188,30 +297,36 @@ void Preemption::set_aside_prompt(Sequence& sequence, PrefillReport report) {
   if (report.snapshot->tokens.size() == sequence.chain.size()) sampler_.sample_first(sequence, report.logits);
   if (sequence.is_held()) sampler_.sample_held(sequence);
   if (!sequence.is_running()) return kv::recycle(std::move(*report.snapshot), parts_.states.pool());
-  sequence.resume.id = 0;
   set_aside(sequence, kv::share_snapshot(std::move(*report.snapshot), parts_.states.pool()));
+}
+
+// Goes on with what is saved already. Nullopt: there is no free memory for the state.
+std::optional<SequenceSave> Preemption::begin_save(Sequence& sequence) {
+  if (SwapOut* leaving = sequence.swapping_out()) return std::move(leaving->save);
+  if (Leaving* leaving = sequence.leaving()) return std::move(leaving->save);
+  eviction_.give_up_store();
+  const std::uint64_t bytes = state_reservation_bytes(parts_.context, static_cast<std::int32_t>(sequence.slot));
+  if (auto reserved = parts_.states.reserve(bytes, kv::GiveWay::at_once)) {
+    return SequenceSave(parts_.context, parts_.slot_of(sequence).tokens, sequence.job.adapters, std::move(*reserved));
+  }
+  report_not_saved(sequence, {ErrorCode::limit_wait, "there is no free memory for it"});
+  return std::nullopt;
 }
 
 // Null: there is no free memory for the state, or the context has failed.
 kv::SnapshotPtr Preemption::save(Sequence& sequence) {
-  eviction_.give_up_store();
+  auto begun = begin_save(sequence);
+  if (!begun) return nullptr;
   const auto slot = static_cast<std::int32_t>(sequence.slot);
-  const auto save_now = [&]() -> Expected<kv::Snapshot> {
-    if (Leaving* leaving = sequence.leaving()) return leaving->save.finish(parts_.context, slot, parts_.states.pool());
-    auto reserved = parts_.states.reserve(state_reservation_bytes(parts_.context, slot), kv::GiveWay::at_once);
-    if (!reserved) return fail(ErrorCode::limit_wait, "there is no free memory for it");
-    return save_sequence(parts_.context, slot, parts_.slot_of(sequence).tokens, sequence.job.adapters, parts_.states.pool(),
-                         std::move(*reserved));
-  };
-  auto snapshot = save_now();
+  auto snapshot = begun->finish(parts_.context, slot, parts_.states.pool());
   if (snapshot) return kv::share_snapshot(std::move(*snapshot), parts_.states.pool());
-  log_warning("request {}: its state could not be saved and will be computed again: {}", sequence.job.id.value,
-              snapshot.error().message);
+  report_not_saved(sequence, snapshot.error());
   return nullptr;
 }
 
-void Preemption::set_aside(Sequence& sequence, kv::SnapshotPtr snapshot) {
+void Preemption::set_aside(Sequence& sequence, kv::SnapshotPtr snapshot, kv::StateId id) {
   sequence.resume.snapshot = std::move(snapshot);
+  sequence.resume.id = id;
   if (sequence.is_swapped_out()) {
     parts_.stats().swapped_sequences.add(1);
     parts_.stats().swapped_bytes.add(static_cast<std::int64_t>(sequence.resume.snapshot->bytes()));
@@ -228,6 +343,7 @@ void Preemption::set_aside(Sequence& sequence, kv::SnapshotPtr snapshot) {
            sequence.chain.size());
 }
 
+// States are saved as a whole here even if somebody streams, who could not go on meanwhile.
 void Preemption::clear_context() {
   (void)reuse_check_.abandon();
   for (const SequencePtr& sequence : parts_.sequences) {
@@ -236,8 +352,8 @@ void Preemption::clear_context() {
       restart_unsound(*sequence);
     } else if (sequence->is_on<Offloaded>()) {
       parts_.slots.drop(sequence->slot);
-    } else {
-      swap_out(*sequence);
+    } else if (begin_swap_out(*sequence)) {
+      end_at_once(*sequence);
     }
   }
   for (std::size_t i = 0; i < parts_.slots.size(); ++i) {

@@ -12,6 +12,7 @@ namespace uma::engine {
 namespace {
 
 constexpr double kCopySliceMs = 4;     // For how long the streams wait.
+constexpr double kWholeMaxMs = 10;     // Streams wait for a whole sequence at most so long.
 constexpr std::size_t kLongerMax = 2;  // A sequence that is copied as a whole has at most so many times the tokens.
 
 // An empty slot that is in use for the object's lifetime.
@@ -73,10 +74,15 @@ Expected<kv::Snapshot> PrefixCopy::copy_by_slot(const CopyPrefixCommand& command
   const std::vector<Token> whole = parts_.slots[from].tokens;
   const std::uint64_t bytes = prompt_reservation_bytes(parts_.shape(), size_of(command.tokens));
   if (whole.size() > kLongerMax * command.tokens.size()) return fail(ErrorCode::limit_wait, "the conversation is too long");
+  const bool streams_wait = parts_.sequences.someone_streams();
+  const std::size_t bytes_moved = (whole.size() + command.tokens.size()) * parts_.shape().kv_bytes_per_token;
+  if (streams_wait && parts_.costs.transfer.move_ms(bytes_moved) > kWholeMaxMs) {
+    return fail(ErrorCode::limit_wait, "streams would wait for it");
+  }
   auto room_for_all = parts_.states.pool().reserve(state_reservation_bytes(parts_.context, static_cast<std::int32_t>(from)));
   auto room = parts_.states.pool().reserve(bytes);
   if (!room_for_all || !room) return fail(ErrorCode::limit_wait, "there is no free memory");
-  if (!parts_.slots.find_empty()) (void)eviction_.evict_idle(kv::GiveWay::at_once, std::span(&from, 1));
+  if (!streams_wait && !parts_.slots.find_empty()) (void)eviction_.evict_idle(kv::GiveWay::at_once, std::span(&from, 1));
   const auto to = parts_.slots.find_empty();
   if (!to) return fail(ErrorCode::limit_wait, "no slot is free");
   const ContextCalls::PrefillPause pause(calls_);

@@ -2,7 +2,8 @@
 // with. Any slot that has these tokens will do, also one in use: KV of the same tokens is the same, and cells that are computed
 // do not change. A unified context saves them piece by piece, beside the streams. In a split one only whole sequences are
 // saved, so an empty slot gets a copy, which is cut; if there is none, the idle one that is worth least. A context that cannot
-// be cut has no KV of the tokens alone. Owned by the lane's thread.
+// be cut has no KV of the tokens alone. Beside streams a split context copies only what takes a few ms, and empties no slot.
+// Owned by the lane's thread.
 #pragma once
 
 #include <cstddef>

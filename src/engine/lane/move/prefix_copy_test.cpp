@@ -151,6 +151,21 @@ TEST_P(PrefixCopyTest, AlsoWhenIdleConversationsHaveAllSlots) {
   EXPECT_GT(ask(4, "another conversation, which is idle", "t").usage.reused_tokens, 30) << "from the context, or from memory";
 }
 
+TEST_P(PrefixCopyTest, BesideAStreamNoIdleConversationGivesItsSlotForIt) {
+  make_with_store(options(3));
+  ask(1, head_ + " and more", "s");
+  ask(2, "another conversation, which is idle", "t");
+  post(job(3, "a stream", 60));
+  for (int i = 0; i < 100 && sinks_[3]->tokens.empty(); ++i) step();
+  copy();
+  for (int i = 0; i < 5; ++i) step();
+  EXPECT_EQ(copies_, 1);
+  EXPECT_FALSE(sinks_[3]->terminal) << "it goes on";
+  EXPECT_EQ(found().has_value(), GetParam()) << "a split context needs a slot for it";
+  EXPECT_TRUE(lane_->holds(SessionId{"t"}));
+  run();
+}
+
 TEST_F(StoreLaneTest, InASplitContextAPrefixNeedsAnotherSlotAndAShortConversation) {
   const std::vector<Token> tokens = fake_tokens(kPrompt);
   const kv::StateOwner owner = kv::prefix_owner(TenantId{"a"}, false, tokens);

@@ -97,11 +97,17 @@ bool SlotEviction::store_by_disk(std::size_t index, Then then, std::size_t stayi
   if (stored_ == seen(index)) return true;
   if (waits_for_pieces(index, then, staying)) return false;
   const Slot& slot = parts_.slots[index];
+  // A state of which a piece could not be saved, or for which there is no memory, is not saved as a whole either.
+  const bool may_save = !parts_.saves_by_pieces();
   if (slot.owner.session.empty() || !is_worth_storing(slot)) {
-    store(index, staying);
+    if (may_save) store(index, staying);
     return true;
   }
-  if (auto reserved = reserve(index, kv::GiveWay::by_disk)) {
+  if (!may_save && pieces_failed_) {
+    report_not_stored(index);
+    return true;
+  }
+  if (auto reserved = may_save ? reserve(index, kv::GiveWay::by_disk) : std::nullopt) {
     save(index, std::move(*reserved));
     return true;
   }
@@ -164,6 +170,66 @@ std::optional<std::size_t> SlotEviction::find_idle(std::size_t tokens) const {
   });
 }
 
+bool SlotEviction::free_cells(std::size_t wanted) {
+  if (!parts_.saves_by_pieces()) return evict_idle(kv::GiveWay::at_once);
+  if (storing_ && !is_same()) give_up_store();
+  const auto is_stored = [&](std::size_t i) { return storing_ && storing_->slot.index == i; };
+  const auto has_own = [&](std::size_t i) { return parts_.slots.tokens_alone(i) > 0; };
+  // A copy has been asked for, so it is the last to lose tokens.
+  if (storing_ && !storing_->copy && has_own(storing_->slot.index)) return drop_last(storing_->slot.index, wanted);
+  auto index = least_valuable([&](std::size_t i) { return !is_stored(i) && has_own(i); });
+  if (!index && storing_ && has_own(storing_->slot.index)) return drop_last(storing_->slot.index, wanted);
+  if (storing_ && !storing_->copy) give_up_store();
+  const bool frees_shared = !index;
+  if (frees_shared) index = least_valuable([](std::size_t) { return true; });  // Its cells are in other idle slots, too.
+  if (!index) return false;
+  const Slot& slot = parts_.slots[*index];
+  if (frees_shared || !is_worth_storing(slot, slot.tokens.size() - parts_.slots.tokens_alone(*index))) return empty(*index);
+  if (!storing_ && !begin_saving(*index, Then::frees, kv::GiveWay::at_once)) {
+    report_not_stored(*index);
+    return empty(*index);
+  }
+  if (!storing_->copy) storing_->is_pressing = true;
+  return drop_last(*index, wanted);
+}
+
+bool SlotEviction::empty(std::size_t index) {
+  if (storing_ && storing_->slot.index == index) give_up_store();
+  parts_.slots.clear(index);
+  return true;
+}
+
+// Drops at least `wanted` tokens at the end of the idle slot that are not saved, if it has so many.
+bool SlotEviction::drop_last(std::size_t index, std::size_t wanted) {
+  const bool is_stored = storing_->slot.index == index;
+  if (is_stored) {
+    parts_.drop_unsaved(storing_->save, index, wanted);
+    storing_->slot = seen(index);
+  } else {
+    (void)parts_.drop_last(index, wanted, 0);
+  }
+  if (parts_.slots[index].is_empty()) return empty(index);
+  if (is_stored && storing_->save.is_complete()) end_store();
+  return true;
+}
+
+void SlotEviction::store_ahead(std::int64_t rows) {
+  if (storing_ || !parts_.saves_by_pieces()) return;
+  const auto pieces_of = [&](const Slot& slot) {
+    const bool is_idle = !slot.is_running && !slot.is_empty();
+    return is_idle ? static_cast<std::int64_t>(state_size(parts_.shape(), size_of(slot.tokens)).pieces) : 0;
+  };
+  // Every second tick saves a piece at least; the others may be StateMoves'.
+  const std::int64_t free = parts_.shape().cells - parts_.cells_reserved();
+  const auto is_soon = [&](std::int64_t pieces) { return pieces > 0 && free <= rows * 2 * (pieces + 1); };
+  if (std::ranges::none_of(parts_.slots, is_soon, pieces_of)) return;
+  const auto index = least_valuable([&](std::size_t i) { return parts_.slots.tokens_alone(i) > 0; });
+  if (!index || !is_soon(pieces_of(parts_.slots[*index]))) return;
+  const std::size_t shared = parts_.slots[*index].tokens.size() - parts_.slots.tokens_alone(*index);
+  if (!is_worth_storing(parts_.slots[*index], shared)) return;
+  if (begin_saving(*index, Then::frees, kv::GiveWay::by_disk)) storing_->is_pressing = true;
+}
+
 bool SlotEviction::begin_store(std::size_t index) {
   return has_place_for(index) && begin_saving(index, Then::frees, kv::GiveWay::by_disk);
 }
@@ -215,13 +281,23 @@ void SlotEviction::continue_store(TimePoint until) {
   if (!storing_) return;
   if (!is_same()) return give_up_store();
   const std::size_t index = storing_->slot.index;
-  const Slot& slot = parts_.slots[index];
   if (const auto saved = parts_.save_pieces(storing_->save, index, until); !saved) {
+    if (storing_->is_pressing) {
+      give_up_store();
+      report_not_stored(index);
+      return parts_.slots.clear(index);
+    }
     log_warning("lane {}: the idle slot {} stays in the context: {}", parts_.options.index, index, saved.error().message);
     pieces_failed_ = true;
     return give_up_store();
   }
-  if (!storing_->save.is_complete()) return;
+  if (storing_->save.is_complete()) end_store();
+}
+
+// All pieces are saved.
+void SlotEviction::end_store() {
+  const std::size_t index = storing_->slot.index;
+  const Slot& slot = parts_.slots[index];
   log_debug("lane {}: {} tokens of the idle slot {} are in the store", parts_.options.index, slot.tokens.size(), index);
   Storing ended = std::move(*storing_);
   storing_.reset();
@@ -325,6 +401,7 @@ void SlotEviction::leave(const Sequence& sequence) {
   if (sequence.job.session.empty() && !stays) {
     parts_.slots.clear(sequence.slot);
   } else if (!parts_.shape().can_truncate) {
+    // As a whole beside streams too, since such a state has no pieces: later tokens of the session would change it.
     store(sequence.slot);
   }
 }

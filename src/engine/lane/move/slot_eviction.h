@@ -34,6 +34,13 @@ class SlotEviction {
   // Frees the cells of the idle slot whose tokens are worth least for their size, and which is not in `except`. False: there is
   // none, or its state has to wait.
   [[nodiscard]] bool evict_idle(kv::GiveWay how, std::span<const std::size_t> except = {});
+  // Frees cells of idle slots for the next call. Beside streams nothing is saved for it: a slot that is not worth storing is
+  // emptied, and another one is stored piece by piece and loses its last tokens that are not saved yet, at least `wanted` if it
+  // has so many. False: there is none.
+  [[nodiscard]] bool free_cells(std::size_t wanted);
+  // Begins to store the idle slot whose cells streams will need soon, as they get `rows` tokens in a tick, so that free_cells()
+  // does not have to drop any.
+  void store_ahead(std::int64_t rows);
   // The idle slot with which least is lost. The first `kept` tokens of slot `reused` are not lost, unless it is a session's.
   [[nodiscard]] std::optional<std::size_t> least_valuable_slot(std::size_t reused, std::size_t kept) const;
   // Frees an idle slot. False: its state has to wait, for memory, or since it is saved piece by piece beside streams.
@@ -47,6 +54,8 @@ class SlotEviction {
   void copy(CopyCommand command) { copies_.push_back(std::move(command)); }
   [[nodiscard]] bool is_storing() const { return storing_ || !copies_.empty(); }
   [[nodiscard]] bool is_copying() const { return storing_ && storing_->then == Then::stays; }
+  // What is being stored is in the way of streams, which will need its cells.
+  [[nodiscard]] bool is_pressing() const { return storing_ && storing_->is_pressing; }
   // Saves at least one piece of what is being stored. After the last one the slot is freed, unless it stays. Gives up if the
   // slot was used meanwhile.
   void continue_store(TimePoint until);
@@ -87,6 +96,7 @@ class SlotEviction {
     Seen slot;
     Then then = Then::frees;
     SequenceSave save;
+    bool is_pressing = false;              // Streams will need its cells.
     std::optional<CopyCommand> copy = {};  // Why it is stored; nullopt: for a request, or since it is idle.
   };
 
@@ -101,6 +111,9 @@ class SlotEviction {
   void report_not_stored(std::size_t index);
   // Whether the store can keep the slot's state without losing another one of its tenant.
   [[nodiscard]] bool has_place_for(std::size_t index) const;
+  void end_store();
+  bool empty(std::size_t index);
+  [[nodiscard]] bool drop_last(std::size_t index, std::size_t wanted);
   void begin_copies();
   void end_copies(const std::function<bool(const CopyCommand&)>& which);
   [[nodiscard]] bool begin_copy(const CopyCommand& command);

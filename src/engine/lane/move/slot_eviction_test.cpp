@@ -148,6 +148,79 @@ TEST_F(BesideAStreamTest, CopiesAreMadeOneAfterTheOtherPieceByPiece) {
   EXPECT_LT(longest_pause([&] { return results_.contains(3); }), kDivided);
 }
 
+// The cells are full before the stream ends.
+class FullContextBesideAStreamTest : public SlotEvictionTest {
+ protected:
+  static constexpr std::int64_t kPiece = 128;
+
+  // Steps until request `id` has ended; returns the most cells that a tick has saved.
+  std::int64_t most_saved_until(std::uint64_t id) {
+    std::int64_t most = 0;
+    for (int i = 0; i < 1000 && !results_.contains(id); ++i) {
+      const std::int64_t before = context_->cells_saved;
+      step();
+      most = std::max(most, context_->cells_saved - before);
+    }
+    EXPECT_TRUE(results_.contains(id));
+    return most;
+  }
+  // The number of tokens that the next turn of the session behind `chain` reuses.
+  std::int32_t reused_by_next_turn(std::uint64_t id, const std::string& session, std::vector<Token> chain) {
+    chain.push_back('?');
+    GenerationJob next = of_session(session, job(id, ""));
+    next.tokens = std::move(chain);
+    post(std::move(next));
+    run();
+    return eos(id).usage.reused_tokens;
+  }
+
+  const std::string history_ = std::string(1000, 'h');
+  const std::string prompt_ = std::string(1000, 'p');
+};
+
+TEST_F(FullContextBesideAStreamTest, AnIdleConversationIsSavedWholeBeforeItsCellsAreNeeded) {
+  make_with_store({.cells = 2100, .sequences = 3, .unified = true, .state_cost = std::chrono::microseconds(50)});
+  post(of_session("s", job(1, history_)));
+  run();
+  post(job(2, prompt_, 200));
+  EXPECT_EQ(most_saved_until(2), kPiece);
+  EXPECT_EQ(sinks_[2]->tokens, expected(prompt_, 200));
+  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::warm);
+  EXPECT_EQ(reused_by_next_turn(3, "s", chain_after(1)), 1007) << "but for the last one, they were all in the context";
+}
+
+TEST_F(FullContextBesideAStreamTest, AConversationThatIsIdleTooLateLosesOnlyItsLastTokens) {
+  std::int32_t least = 1039;
+  for (std::int32_t cells = 2063; cells < 2075; ++cells) {
+    SCOPED_TRACE(cells);
+    results_.clear();
+    make_with_store({.cells = cells, .sequences = 3, .unified = true, .state_cost = std::chrono::microseconds(50)});
+    post(of_session("s", job(1, history_, 40)));
+    for (int i = 0; i < 1000 && sinks_[1]->tokens.empty(); ++i) step();
+    post(job(2, prompt_, 200));
+    EXPECT_LE(most_saved_until(1), kPiece);
+    EXPECT_LE(most_saved_until(2), kPiece);
+    EXPECT_EQ(sinks_[2]->tokens, expected(prompt_, 200));
+    const std::int32_t reused = reused_by_next_turn(3, "s", chain_after(1));
+    EXPECT_GE(reused, 1000);
+    least = std::min(least, reused);
+    store_.forget(SessionId{"s"});
+  }
+  EXPECT_LT(least, 1039) << "the stream needed cells at once";
+}
+
+TEST_F(FullContextBesideAStreamTest, WhatCannotBeSavedIsDroppedAndNobodyWaits) {
+  make_with_store({.cells = 2100, .sequences = 3, .unified = true, .state_cost = std::chrono::microseconds(50)});
+  post(of_session("s", job(1, history_)));
+  run();
+  context_->fail_state = true;
+  post(job(2, prompt_, 200));
+  EXPECT_EQ(most_saved_until(2), 0);
+  EXPECT_EQ(sinks_[2]->tokens, expected(prompt_, 200));
+  EXPECT_EQ(lane_->stats().preemptions_total.value(), 0u);
+  EXPECT_FALSE(lane_->holds(SessionId{"s"}));
+}
+
 TEST_F(SlotEvictionTest, AStateThatCannotBeSavedMakesNobodyWait) {
   make_with_store({.cells = 4096, .sequences = 2, .unified = true, .state_cost = std::chrono::microseconds(50)});
   ask(1, std::string(1000, 'h'), "");

@@ -1,6 +1,7 @@
 #include "engine/lane/move/state_moves.h"
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -16,7 +17,7 @@ namespace {
 constexpr TraceKind kRestoreSpan{.name = "restore", .numbers = {"bytes", "request"}};
 
 bool is_moved(const SequencePtr& sequence) {
-  return sequence->is_running() && (sequence->is_on<Leaving>() || sequence->is_on<Restore>());
+  return sequence->is_running() && (sequence->is_on<Leaving>() || sequence->is_on<Restore>() || sequence->is_on<SwapOut>());
 }
 
 }  // namespace
@@ -32,6 +33,10 @@ bool StateMoves::advance() {
   std::vector<std::pair<double, Sequence*>> moving;
   for (const SequencePtr& sequence : parts_.sequences) {
     if (!is_moved(sequence)) continue;
+    if (sequence->is_on<SwapOut>()) {
+      moving.emplace_back(std::numeric_limits<double>::lowest(), sequence.get());
+      continue;
+    }
     const Restore* restore = sequence->restoring();
     const std::int32_t ready = restore != nullptr ? restore->tokens_wanted : parts_.cached(*sequence);
     moving.emplace_back(planner_.prompt_rank(*sequence, size_of(sequence->chain) - ready, now), sequence.get());
@@ -41,10 +46,23 @@ bool StateMoves::advance() {
   const ContextCalls::PrefillPause pause(calls_);
   const TimePoint until = parts_.clock.now() + from_ms(planner_.someone_decodes() ? kBesideStreamsMs : kAloneMs);
   for (const auto& [rank, sequence] : moving) {
-    ends_.contain(*sequence, [&, moved = sequence] { moved->is_on<Leaving>() ? save(*moved, until) : load(*moved, until); });
+    ends_.contain(*sequence, [&, moved = sequence] { move(*moved, until); });
     if (parts_.clock.now() >= until) break;
   }
   return true;
+}
+
+void StateMoves::move(Sequence& sequence, TimePoint until) {
+  if (sequence.is_on<Leaving>()) return save(sequence, until);
+  sequence.is_on<SwapOut>() ? save_swapped(sequence, until) : load(sequence, until);
+}
+
+// Saves at least one piece. After the last one the sequence leaves the context.
+void StateMoves::save_swapped(Sequence& sequence, TimePoint until) {
+  SequenceSave& save = sequence.swapping_out()->save;
+  const auto saved = contain([&] { return parts_.save_pieces(save, sequence.slot, until); });
+  if (!saved) return preemption_.fail_swap_out(sequence, saved.error());
+  if (save.is_complete()) preemption_.end_swap_out(sequence);
 }
 
 // Saves at least one piece. After the last one the prompt is sent to the prefill lane.

@@ -77,6 +77,11 @@ std::pair<std::int32_t, std::int32_t> SequenceSave::next_piece(llm::Context& con
   return {begin, piece_end(context, sequence, begin, piece_tokens(context.shape(), length), length)};
 }
 
+void SequenceSave::shorten(std::size_t count) {
+  UMA_CHECK(count > 0 && tokens_saved() <= count && count <= snapshot_.tokens.size());
+  snapshot_.tokens.resize(count);
+}
+
 std::size_t SequenceSave::next_bytes(llm::Context& context, std::int32_t sequence) const {
   if (!context.shape().can_truncate) return static_cast<std::size_t>(context.state_bytes(sequence));
   const auto [begin, end] = next_piece(context, sequence);

@@ -30,6 +30,13 @@ class SequenceSave {
   [[nodiscard]] bool is_complete() const {
     return !snapshot_.pieces.empty() && snapshot_.pieces.back().end == static_cast<std::int32_t>(snapshot_.tokens.size());
   }
+  // The number of tokens whose pieces are saved.
+  [[nodiscard]] std::size_t tokens_saved() const {
+    return snapshot_.pieces.empty() ? 0 : static_cast<std::size_t>(snapshot_.pieces.back().end);
+  }
+  // Only the first `count` tokens are saved, since the sequence has lost the others. Requires: a context that knows pieces, and
+  // tokens_saved() <= count, which is more than 0 and no more than before.
+  void shorten(std::size_t count);
   // The memory that save_piece() takes next.
   [[nodiscard]] std::size_t next_bytes(llm::Context& context, std::int32_t sequence) const;
   // Saves the next piece of `sequence`, in memory of the pool. Returns its bytes.

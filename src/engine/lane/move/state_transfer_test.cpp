@@ -82,5 +82,21 @@ TEST_F(StateTransferTest, ASaveGoesOnBehindEarlierPieces) {
   EXPECT_EQ(context_.cached(1, 100), tokens_);
 }
 
+TEST_F(StateTransferTest, ASaveOfASequenceThatHasLostItsEndHasTheTokensBeforeIt) {
+  add_text(40);
+  SequenceSave save(context_, tokens_, {}, ByteBudget::Share());
+  ASSERT_TRUE(save.save_piece(context_, 0, pool_));
+  EXPECT_EQ(save.tokens_saved(), 16u);
+  ASSERT_TRUE(context_.truncate(0, 21));
+  save.shorten(21);
+  auto saved = save.finish(context_, 0, pool_);
+  ASSERT_TRUE(saved);
+  EXPECT_EQ(ends_of(*saved), (std::vector<std::int32_t>{16, 21}));
+  tokens_.resize(21);
+  EXPECT_EQ(saved->tokens, tokens_);
+  ASSERT_TRUE(restore_sequence(context_, 1, {}, *saved));
+  EXPECT_EQ(context_.cached(1, 100), tokens_);
+}
+
 }  // namespace
 }  // namespace uma::engine

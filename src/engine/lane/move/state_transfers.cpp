@@ -12,7 +12,7 @@ bool StateTransfers::save() {
     return has_saved;
   }
   if (moves_.is_wanted() && !moved_last_) return false;
-  if (eviction_.is_waiting() || eviction_.is_copying()) slice_is_used_ = save(kIdle);
+  if (eviction_.is_waiting() || eviction_.is_copying() || eviction_.is_pressing()) slice_is_used_ = save(kIdle);
   for (std::size_t i = 0; i < kSavers && !slice_is_used_; ++i) {
     last_saver_ = (last_saver_ + 1) % kSavers;
     slice_is_used_ = save(last_saver_);

@@ -151,8 +151,9 @@ void Placement::fill_slot(Sequence& sequence, const PrefixHit& hit) {
   }
 }
 
-// Copies the first `count` tokens of a slot into an empty one. If that fails, the slot stays empty and the tokens are computed
-// again.
+// Copies the first `count` tokens of a slot into an empty one. A split context moves the whole sequence for that, for which
+// streams wait, since computing the tokens again would take a hundred times as long. If that fails, the slot stays empty and
+// the tokens are computed again.
 void Placement::copy_slot(std::size_t from, std::size_t to, std::size_t count, bool is_one_shot) {
   const TimePoint now = parts_.clock.now();
   if (parts_.shape().is_unified) return parts_.slots.share(from, to, count, now);

@@ -27,7 +27,7 @@ bool BatchRunner::run(sched::BatchPlan& plan) {
   std::int64_t rows = 0;
   for (const sched::PlanRow& row : plan.decode) rows += row.tokens_count;
   for (const sched::PlanRow& row : plan.prefill) rows += row.tokens_count;
-  if (plan.is_empty() || !preemption_.free_cells(rows)) return false;
+  if (plan.is_empty() || !preemption_.free_cells(rows, std::ssize(plan.decode))) return false;
   const ContextCalls::PrefillPause pause(calls_);
   parts_.stats().ticks_total.add();
   if (!plan.decode.empty()) run_decode(plan);
