@@ -91,7 +91,9 @@ void Lane::close() {
 
 void Lane::cancel_all() {
   tell_warm();
-  take_commands();
+  do {
+    take_commands();
+  } while (!commands_.empty());
   for (const SequencePtr& sequence : sequences_) {
     if (!sequence->is_finished()) ends_.finish(*sequence, FinishReason::cancelled);
   }
@@ -202,25 +204,22 @@ StepOutcome Lane::end_step(bool did_work, TimePoint wake) {
   stats().waiting_since_us.set(first_in_line == sequences_.end() ? 0 : to_us((*first_in_line)->job.received));
   const bool must_end = context_->is_lost() && !has_told_loss_;  // The next step does so.
   activity_.note_step(did_work);
-  return {.did_work = did_work || must_end, .wake = std::min(wake, next_wake())};
+  return {.did_work = did_work || must_end || !commands_.empty(), .wake = std::min(wake, next_wake())};
 }
 
 TimePoint Lane::next_wake() const {
-  TimePoint wake = transfers_.next_wake();
-  for (const SequencePtr& sequence : sequences_) {
-    wake = std::min(wake, sequence->job.timeout);
-    if (!sequence->in_batch) wake = std::min(wake, sequence->job.deadline);
-    if (sequence->is_fetching()) wake = std::min(wake, sequence->resume.read_until);
-  }
-  return wake;
+  return std::min(transfers_.next_wake(), admission_.expires_at());
 }
 
 // --- Commands
 
 void Lane::take_commands() {
   inbox_->drain(inbox_taken_);
-  // The commands are taken out first, so that none runs again if another one throws.
-  for (LaneCommand& command : std::exchange(inbox_taken_, {})) {
+  for (LaneCommand& command : std::exchange(inbox_taken_, {})) commands_.push_back(std::move(command));
+  for (std::size_t i = 0; i < kCommandsPerStep && !commands_.empty(); ++i) {
+    // Taken out first, so that it does not run again if it throws.
+    LaneCommand command = std::move(commands_.front());
+    commands_.pop_front();
     run_noting([&] { std::visit([&](auto& each) { run(each); }, command); });
   }
   sequences_.remove_finished();
@@ -268,8 +267,7 @@ void Lane::run(const CancelCommand& command) {
 }
 
 void Lane::run(const ForgetCommand& command) {
-  for (const SequencePtr& sequence : sequences_) {
-    if (sequence->job.session != command.session || sequence->is_finished()) continue;
+  for (Sequence* sequence : sequences_.find_of(command.session)) {
     ends_.contain(*sequence, [&] { ends_.finish(*sequence, FinishReason::cancelled); });
   }
   if (const auto slot = slots_.find_of(command.session)) slots_.clear(*slot);
@@ -293,6 +291,7 @@ void Lane::run(FetchReport& report) {
 
 void Lane::check_invariants() {
   speculation_.check_invariants();
+  sequences_.check_invariants();
   slots_.check_invariants();
   reuse_check_.check_invariants();
   for (std::size_t i = 0; i < slots_.size(); ++i) {

@@ -10,7 +10,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -108,9 +110,12 @@ class Lane {
   void check_invariants();
   [[nodiscard]] llm::Context& context() { return *context_; }
   [[nodiscard]] CoreShare& cores() { return cores_; }
-  [[nodiscard]] bool is_idle() const { return sequences_.is_empty() && inbox_taken_.empty(); }
+  [[nodiscard]] bool is_idle() const { return sequences_.is_empty() && inbox_taken_.empty() && commands_.empty(); }
 
  private:
+  // Streams wait for them; the others wait for the next step.
+  static constexpr std::size_t kCommandsPerStep = 128;
+
   [[nodiscard]] StepOutcome tick();
   [[nodiscard]] bool warm();
   void tell_warm();
@@ -172,8 +177,9 @@ class Lane {
   LaneActivityBoard activity_;
 
   std::vector<LaneCommand> inbox_taken_;
-  bool has_told_warm_ = false;  // on_warm was called.
-  bool has_told_loss_ = false;  // on_lost was called.
+  std::deque<LaneCommand> commands_;  // Taken from the inbox, in their order.
+  bool has_told_warm_ = false;        // on_warm was called.
+  bool has_told_loss_ = false;        // on_lost was called.
   std::atomic<bool> closed_{false};
 };
 

@@ -16,17 +16,15 @@ constexpr TraceKind kSaveSpan{.name = "save", .numbers = {"bytes"}};
 
 std::int64_t LaneParts::cells_reserved() const {
   std::int64_t cells = slots.cells_used();
-  for (const SequencePtr& sequence : sequences) {
-    if (sequence->is_running()) cells += size_of(sequence->chain) - cached(*sequence);
-  }
+  for (const Sequence* sequence : sequences.running()) cells += size_of(sequence->chain) - cached(*sequence);
   return cells;
 }
 
 std::int64_t LaneParts::cells_of_running(std::span<const Sequence* const> except, CellLedger::Part also) const {
   std::vector<CellLedger::Part> used = {also};
   std::int64_t to_come = 0;
-  for (const SequencePtr& sequence : sequences) {
-    if (!sequence->is_running() || std::ranges::contains(except, sequence.get())) continue;
+  for (const Sequence* sequence : sequences.running()) {
+    if (std::ranges::contains(except, sequence)) continue;
     used.push_back({.slot = sequence->slot, .count = slot_of(*sequence).tokens.size()});
     to_come += size_of(sequence->chain) - cached(*sequence);
   }
@@ -35,7 +33,7 @@ std::int64_t LaneParts::cells_of_running(std::span<const Sequence* const> except
 
 std::int64_t LaneParts::cells_expected() const {
   std::int64_t cells = slots.cells_used();
-  for (const SequencePtr& sequence : sequences) {
+  for (const Sequence* sequence : sequences.running()) {
     if (const Restore* restore = sequence->restoring()) cells += restore->tokens_loaded_at_end() - cached(*sequence);
   }
   return cells;

@@ -1,8 +1,12 @@
 // A lane as a whole: the text of its replies, and how its requests end.
 #include <chrono>
+#include <cstdint>
+#include <memory>
 #include <new>
 #include <span>
 #include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -148,6 +152,113 @@ TEST_F(LaneTest, WhatThrowsInNobodysNameEndsAllThatTheLaneHas) {
   run();
   EXPECT_EQ(sinks_[7]->tokens, expected("one"));
   EXPECT_EQ(lane_->stats().queue_depth.value(), 0);
+}
+
+// --- Many who wait
+
+TEST_F(LaneTest, AStepTakesABoundedNumberOfCommandsInTheirOrder) {
+  make({});
+  for (std::uint64_t id = 1; id <= 300; ++id) post(job(id, "one", 2));
+  lane_->post(CancelCommand{RequestId{300}});
+  EXPECT_TRUE(lane_->step().did_work);
+  EXPECT_EQ(lane_->stats().requests_total.value(), 128u);
+  EXPECT_FALSE(lane_->is_idle());
+  EXPECT_FALSE(results_.contains(300));
+  run();
+  EXPECT_EQ(results_.size(), 300u);
+  EXPECT_EQ(eos(300).reason, FinishReason::cancelled) << "it was known when it was cancelled";
+  for (std::uint64_t id = 1; id < 300; ++id) EXPECT_EQ(sinks_[id]->tokens, expected("one", 2)) << id;
+  EXPECT_EQ(lane_->stats().queue_depth.value(), 0);
+}
+
+TEST_F(LaneTest, AStreamGoesOnWhileManyAreCancelled) {
+  make({.cells = 1024, .sequences = 1});
+  post(job(1, "a stream", 60));
+  while (sinks_[1]->tokens.empty()) step();
+  for (std::uint64_t id = 2; id <= 1000; ++id) post(job(id, "one", 2));
+  for (std::uint64_t id = 2; id <= 1000; ++id) lane_->post(CancelCommand{RequestId{id}});
+  for (int steps = 0; results_.size() < 999; ++steps) {
+    ASSERT_LT(steps, 20);
+    const std::size_t ended = results_.size();
+    const std::size_t tokens = sinks_[1]->tokens.size();
+    step();
+    EXPECT_LE(results_.size() - ended, 128u);
+    EXPECT_EQ(sinks_[1]->tokens.size(), tokens + 1);
+  }
+  run();
+  EXPECT_EQ(sinks_[1]->tokens, expected("a stream", 60));
+  EXPECT_EQ(lane_->stats().queue_depth.value(), 0);
+}
+
+TEST_F(LaneTest, ALaneThatEndsAnswersAllWhoWereNotTakenYet) {
+  make({});
+  for (std::uint64_t id = 1; id <= 300; ++id) post(job(id, "one"));
+  lane_->close();
+  lane_->cancel_all();
+  EXPECT_EQ(results_.size(), 300u);
+  EXPECT_TRUE(lane_->is_idle());
+}
+
+class SequenceListTest : public ::testing::Test {
+ protected:
+  Sequence& add(std::uint64_t id, const std::string& session = "") {
+    GenerationJob job;
+    job.id = RequestId{id};
+    job.session = SessionId{session};
+    job.tokens = {'x'};
+    auto sequence = std::make_unique<Sequence>(std::move(job), vocab_, std::span<const Token>());
+    Sequence& added = *sequence;
+    list_.add(std::move(sequence));
+    return added;
+  }
+  static std::vector<std::uint64_t> ids_of(std::span<Sequence* const> sequences) {
+    std::vector<std::uint64_t> ids;
+    for (const Sequence* sequence : sequences) ids.push_back(sequence->job.id.value);
+    return ids;
+  }
+  using Ids = std::vector<std::uint64_t>;
+
+  testing::FakeVocab vocab_;
+  SequenceList list_;
+};
+
+TEST_F(SequenceListTest, ThoseWhoRunAndThoseWhoWaitKeepTheOrderOfArrival) {
+  for (const std::uint64_t id : {7, 3, 9, 5}) add(id);
+  list_.set_running(*list_.find(RequestId{9}), 0);
+  list_.set_running(*list_.find(RequestId{7}), 1);
+  EXPECT_EQ(ids_of(list_.running()), (Ids{7, 9}));
+  EXPECT_EQ(ids_of(list_.waiting()), (Ids{3, 5}));
+  list_.set_waiting(*list_.find(RequestId{7}));
+  EXPECT_EQ(ids_of(list_.running()), (Ids{9}));
+  EXPECT_EQ(ids_of(list_.waiting()), (Ids{7, 3, 5}));
+  list_.check_invariants();
+}
+
+TEST_F(SequenceListTest, WhoHasFinishedIsFoundUntilItIsRemoved) {
+  for (const std::uint64_t id : {1, 2, 3}) add(id, id == 2 ? "other" : "s");
+  Sequence& first = *list_.find(RequestId{1});
+  list_.set_finished(first);
+  list_.set_finished(first);
+  EXPECT_EQ(list_.find(RequestId{1}), &first);
+  EXPECT_EQ(ids_of(list_.find_of(SessionId{"s"})), (Ids{3}));
+  EXPECT_EQ(list_.size(), 3u);
+  list_.check_invariants();
+  list_.remove_finished();
+  EXPECT_EQ(list_.find(RequestId{1}), nullptr);
+  EXPECT_EQ(list_.size(), 2u);
+  for (const std::uint64_t id : {2, 3}) {
+    Sequence& left = *list_.find(RequestId{id});
+    EXPECT_EQ(&list_.at(list_.index_of(left)), &left);
+  }
+  EXPECT_TRUE(list_.find_of(SessionId{}).empty());
+  list_.check_invariants();
+}
+
+TEST_F(SequenceListTest, ALaterRequestWithTheSameIdIsNotForgottenWithTheFirst) {
+  list_.set_finished(add(1));
+  Sequence& again = add(1);
+  list_.remove_finished();
+  EXPECT_EQ(list_.find(RequestId{1}), &again);
 }
 
 }  // namespace

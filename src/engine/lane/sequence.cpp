@@ -88,22 +88,87 @@ void Sequence::enter_batch(TimePoint now, LaneStats& stats) {
   stats.queue_wait.record_ms(usage.queue_ms);
 }
 
+void SequenceList::add(SequencePtr sequence) {
+  sequence->arrival = ++arrivals_;
+  sequence->index = all_.size();
+  by_id_[sequence->job.id] = sequence.get();
+  if (!sequence->job.session.empty()) by_session_.emplace(sequence->job.session, sequence.get());
+  (sequence->is_running() ? running_ : waiting_).push_back(sequence.get());
+  all_.push_back(std::move(sequence));
+}
+
+void SequenceList::remove_finished() {
+  if (std::exchange(finished_, 0) == 0) return;
+  for (const SequencePtr& each : all_) {
+    if (!each->is_finished()) continue;
+    if (const auto found = by_id_.find(each->job.id); found != by_id_.end() && found->second == each.get()) by_id_.erase(found);
+    const auto [begin, end] = by_session_.equal_range(each->job.session);
+    const auto of_session = std::find_if(begin, end, [&](const auto& entry) { return entry.second == each.get(); });
+    if (of_session != end) by_session_.erase(of_session);
+  }
+  std::erase_if(all_, [](const SequencePtr& sequence) { return sequence->is_finished(); });
+  for (std::size_t i = 0; i < all_.size(); ++i) all_[i]->index = i;
+}
+
+void SequenceList::leave_list(Sequence& sequence) {
+  std::vector<Sequence*>& list = sequence.is_running() ? running_ : waiting_;
+  const auto found = std::ranges::lower_bound(list, sequence.arrival, {}, &Sequence::arrival);
+  UMA_CHECK(found != list.end() && *found == &sequence);
+  list.erase(found);
+}
+
+void SequenceList::set_running(Sequence& sequence, std::size_t slot) {
+  UMA_CHECK(sequence.is_waiting());
+  leave_list(sequence);
+  sequence.state = Sequence::State::running;
+  sequence.slot = slot;
+  running_.insert(std::ranges::upper_bound(running_, sequence.arrival, {}, &Sequence::arrival), &sequence);
+}
+
+void SequenceList::set_waiting(Sequence& sequence) {
+  UMA_CHECK(sequence.is_running());
+  leave_list(sequence);
+  sequence.state = Sequence::State::waiting;
+  waiting_.insert(std::ranges::upper_bound(waiting_, sequence.arrival, {}, &Sequence::arrival), &sequence);
+}
+
+void SequenceList::set_finished(Sequence& sequence) {
+  if (sequence.is_finished()) return;
+  leave_list(sequence);
+  sequence.state = Sequence::State::finished;
+  ++finished_;
+}
+
 Sequence* SequenceList::find(RequestId id) const {
-  const auto found = std::ranges::find_if(all_, [&](const SequencePtr& sequence) { return sequence->job.id == id; });
-  return found == all_.end() ? nullptr : found->get();
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : found->second;
+}
+
+std::vector<Sequence*> SequenceList::find_of(const SessionId& session) const {
+  std::vector<Sequence*> sequences;
+  const auto [begin, end] = by_session_.equal_range(session);
+  for (auto each = begin; each != end; ++each) {
+    if (!each->second->is_finished()) sequences.push_back(each->second);
+  }
+  return sequences;
 }
 
 std::int32_t SequenceList::index_of(const Sequence& sequence) const {
-  const auto found = std::ranges::find(all_, &sequence, &SequencePtr::get);
-  UMA_CHECK(found != all_.end());
-  return static_cast<std::int32_t>(found - all_.begin());
+  UMA_CHECK(sequence.index < all_.size() && all_[sequence.index].get() == &sequence);
+  return static_cast<std::int32_t>(sequence.index);
 }
 
 bool SequenceList::someone_streams(const Sequence* except) const {
-  return std::ranges::any_of(all_, [&](const SequencePtr& each) {
-    return each.get() != except && each->is_running() && each->generated() > 0 && !each->job.is_background &&
-           !each->is_on<SwapOut>();
+  return std::ranges::any_of(running_, [&](const Sequence* each) {
+    return each != except && each->generated() > 0 && !each->job.is_background && !each->is_on<SwapOut>();
   });
+}
+
+void SequenceList::check_invariants() const {
+  UMA_CHECK(std::ranges::is_sorted(running_, {}, &Sequence::arrival) &&
+            std::ranges::is_sorted(waiting_, {}, &Sequence::arrival));
+  UMA_CHECK(std::ranges::all_of(running_, &Sequence::is_running) && std::ranges::all_of(waiting_, &Sequence::is_waiting));
+  UMA_CHECK(running_.size() + waiting_.size() + finished_ == all_.size());
 }
 
 }  // namespace uma::engine

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -188,8 +189,10 @@ struct Sequence {
   Draft draft;
   std::vector<float> held_logits;  // Logits of its next token, chosen by a later step: grammars used up the time of this one.
   std::uint64_t held_since = 0;    // Order of being held: the first goes on first.
-  State state = State::waiting;
-  std::size_t slot = 0;  // Valid while it runs.
+  State state = State::waiting;    // Set by SequenceList.
+  std::size_t slot = 0;            // Valid while it runs.
+  std::uint64_t arrival = 0;       // Order of arrival in the lane. Set by SequenceList, like its place there.
+  std::size_t index = 0;
   ResumePoint resume;
   Usage usage;
   RequestShare logprobs_share;    // Memory of the reply's log probabilities; null: there are none, or they are not counted.
@@ -210,26 +213,37 @@ struct Sequence {
 
 using SequencePtr = std::unique_ptr<Sequence>;
 
-// The unfinished sequences of a lane, in order of arrival.
+// The unfinished sequences of a lane, in order of arrival. Thousands may wait, for few slots: what is done in every tick looks
+// at the running ones only, or at an index. Invariant: a sequence is in running() or waiting() as its state says, until it has
+// finished; only this class changes the state of one that was added.
 class SequenceList {
  public:
-  void add(SequencePtr sequence) { all_.push_back(std::move(sequence)); }
-  void remove_finished() {
-    std::erase_if(all_, [](const SequencePtr& sequence) { return sequence->is_finished(); });
-  }
+  // A new sequence has a larger arrival() than all others.
+  void add(SequencePtr sequence);
+  // O(1) if no sequence has finished since the last call.
+  void remove_finished();
+
+  void set_running(Sequence& sequence, std::size_t slot);
+  void set_waiting(Sequence& sequence);
+  // Does nothing if it has finished already.
+  void set_finished(Sequence& sequence);
+
   // Null: there is no such sequence.
   [[nodiscard]] Sequence* find(RequestId id) const;
-  // Requires: the sequence is in the list.
+  // The unfinished sequences of a session.
+  [[nodiscard]] std::vector<Sequence*> find_of(const SessionId& session) const;
+  // The index for at(), valid until finished sequences are removed. Requires: the sequence is in the list.
   [[nodiscard]] std::int32_t index_of(const Sequence& sequence) const;
   // Finds a sequence by the index of a view or of a planned row.
   [[nodiscard]] Sequence& at(std::int32_t index) const { return *all_[static_cast<std::size_t>(index)]; }
+  // Those in slots, and those that wait, in order of arrival. Who changes states meanwhile takes a copy.
+  [[nodiscard]] std::span<Sequence* const> running() const { return running_; }
+  [[nodiscard]] std::span<Sequence* const> waiting() const { return waiting_; }
   // Whether a running interactive sequence other than `except` generates tokens or is about to. One that is being swapped out
   // waits for its turn.
   [[nodiscard]] bool someone_streams(const Sequence* except = nullptr) const;
   [[nodiscard]] auto begin() const { return all_.begin(); }
   [[nodiscard]] auto end() const { return all_.end(); }
-  [[nodiscard]] auto rbegin() const { return all_.rbegin(); }
-  [[nodiscard]] auto rend() const { return all_.rend(); }
   [[nodiscard]] std::size_t size() const { return all_.size(); }
   [[nodiscard]] bool is_empty() const { return all_.empty(); }
 
@@ -237,9 +251,18 @@ class SequenceList {
   void set_reordered() { is_reordered_ = true; }
   [[nodiscard]] bool is_reordered() const { return is_reordered_; }
   [[nodiscard]] bool take_reordered() { return std::exchange(is_reordered_, false); }
+  void check_invariants() const;
 
  private:
+  void leave_list(Sequence& sequence);
+
   std::vector<SequencePtr> all_;
+  std::vector<Sequence*> running_;
+  std::vector<Sequence*> waiting_;
+  std::unordered_map<RequestId, Sequence*> by_id_;
+  std::unordered_multimap<SessionId, Sequence*> by_session_;  // Those that have one.
+  std::size_t finished_ = 0;                                  // So many of them have finished.
+  std::uint64_t arrivals_ = 0;
   bool is_reordered_ = false;
 };
 

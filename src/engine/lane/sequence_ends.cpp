@@ -43,7 +43,7 @@ void SequenceEnds::finish(Sequence& sequence, FinishReason reason, std::optional
   reuse_check_.end(sequence);
   const bool has_slot = sequence.is_running();
   leave_context(sequence);
-  sequence.state = Sequence::State::finished;
+  parts_.sequences.set_finished(sequence);
   record_stages(sequence, parts_.clock.now());
   parts_.tenants.shares.leave(sequence.job.flow);
   parts_.sequences.set_reordered();
@@ -112,7 +112,7 @@ void SequenceEnds::fail_thrown(Sequence& sequence, const Error& error) {
     if (!sequence.is_finished()) finish(sequence, FinishReason::error, error);
   });
   if (std::exchange(sequence.has_result, true)) return;
-  sequence.state = Sequence::State::finished;
+  parts_.sequences.set_finished(sequence);
   report_failed(sequence.job.id, EosEvent{.reason = FinishReason::error, .usage = {}, .text = {}, .error = error});
 }
 

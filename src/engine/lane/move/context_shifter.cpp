@@ -1,6 +1,7 @@
 #include "engine/lane/move/context_shifter.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -14,9 +15,10 @@ std::optional<TurnDrop> ContextShifter::droppable_turns(const Sequence& sequence
 }
 
 void ContextShifter::shorten_running() {
-  for (const SequencePtr& sequence : parts_.sequences) {
+  const auto running = parts_.sequences.running();
+  for (Sequence* sequence : std::vector(running.begin(), running.end())) {
     // What is being saved must not change: it is shortened before it resumes.
-    if (sequence->is_running() && !sequence->is_on<SwapOut>()) shorten(*sequence);
+    if (!sequence->is_on<SwapOut>()) shorten(*sequence);
   }
   parts_.sequences.remove_finished();
 }

@@ -98,9 +98,8 @@ bool KvCompactor::move_cells(TimePoint until) {
 
 // The state of a sequence that is being saved or loaded must not become shorter, which it does if moving cells fails.
 bool KvCompactor::is_blocked(std::size_t slot) const {
-  return std::ranges::any_of(parts_.sequences, [&](const SequencePtr& sequence) {
-    return sequence->is_running() && sequence->slot == slot && sequence->is_blocked();
-  });
+  return std::ranges::any_of(parts_.sequences.running(),
+                             [&](const Sequence* sequence) { return sequence->slot == slot && sequence->is_blocked(); });
 }
 
 // False: nothing is worth storing, or has to wait.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <ranges>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -17,13 +18,22 @@ constexpr std::int64_t kCellsAtOnce = 128;  // So many at most are taken from a 
 
 }  // namespace
 
+// The newest sequence on this detour; null: there is none.
+template <class T>
+Sequence* Preemption::newest_on() const {
+  for (Sequence* sequence : parts_.sequences.running() | std::views::reverse) {
+    if (sequence->is_on<T>()) return sequence;
+  }
+  return nullptr;
+}
+
 bool Preemption::free_cells(std::int64_t rows, std::int64_t decode_rows) {
   if (!parts_.shape().is_unified) return true;
   const auto missing = [&] { return parts_.cells_expected() + rows - parts_.shape().cells; };
   while (missing() > 0) {
     if (free_unused_cells(missing())) continue;
     Sequence* victim = choose_victim();
-    if (victim == nullptr) victim = choose_restoring();
+    if (victim == nullptr) victim = newest_on<Restore>();
     if (victim == nullptr) return true;  // A sequence alone fits, because its length is limited to the context's.
     swap_out(*victim);
     return false;
@@ -35,7 +45,7 @@ bool Preemption::free_cells(std::int64_t rows, std::int64_t decode_rows) {
 void Preemption::free_cells_for(Sequence& sequence) {
   if (free_unused_cells(kCellsAtOnce)) return;
   Sequence* victim = choose_victim();
-  if (victim == nullptr) victim = choose_restoring();
+  if (victim == nullptr) victim = newest_on<Restore>();
   if (victim != nullptr) {
     swap_out(*victim);
   } else {
@@ -70,7 +80,7 @@ bool Preemption::free_unused_cells(std::int64_t wanted) {
 }
 
 bool Preemption::drop_offloaded() {
-  for (const SequencePtr& sequence : parts_.sequences) {
+  for (const Sequence* sequence : parts_.sequences.running()) {
     if (!sequence->is_on<Offloaded>() || parts_.slot_of(*sequence).is_empty()) continue;
     parts_.slots.drop(sequence->slot);
     return true;
@@ -81,10 +91,9 @@ bool Preemption::drop_offloaded() {
 // Takes cells at the end of a sequence that is being swapped out, whose tokens there are computed again when it resumes.
 bool Preemption::free_cells_of_leaving(std::size_t wanted) {
   if (!parts_.shape().knows_pieces()) return false;
-  const auto found =
-      std::ranges::find_if(parts_.sequences, [](const SequencePtr& sequence) { return sequence->is_on<SwapOut>(); });
-  if (found == parts_.sequences.end()) return false;
-  Sequence& sequence = **found;
+  Sequence* leaving = newest_on<SwapOut>();
+  if (leaving == nullptr) return false;
+  Sequence& sequence = *leaving;
   SequenceSave& save = sequence.swapping_out()->save;
   parts_.drop_unsaved(save, sequence.slot, wanted);
   if (parts_.slot_of(sequence).is_empty()) {
@@ -101,29 +110,16 @@ bool Preemption::free_cells_of_leaving(std::size_t wanted) {
 Sequence* Preemption::choose_victim() const {
   Sequence* victim = nullptr;
   std::size_t running = 0;
-  for (const SequencePtr& sequence : parts_.sequences) {
-    if (!sequence->is_running() || (sequence->is_blocked() && !sequence->is_held())) continue;
+  for (Sequence* sequence : parts_.sequences.running()) {
+    if (sequence->is_blocked() && !sequence->is_held()) continue;
     ++running;
-    if (victim == nullptr || sequence->job.is_background >= victim->job.is_background) victim = sequence.get();
+    if (victim == nullptr || sequence->job.is_background >= victim->job.is_background) victim = sequence;
   }
-  if (running > 1) return victim;
-  const auto leaving = std::find_if(parts_.sequences.rbegin(), parts_.sequences.rend(),
-                                    [](const SequencePtr& sequence) { return sequence->is_on<Leaving>(); });
-  return leaving == parts_.sequences.rend() ? nullptr : leaving->get();
-}
-
-// The newest sequence that is being restored; null: there is none.
-Sequence* Preemption::choose_restoring() const {
-  const auto found = std::find_if(parts_.sequences.rbegin(), parts_.sequences.rend(), [](const SequencePtr& sequence) {
-    return sequence->is_running() && sequence->is_on<Restore>();
-  });
-  return found == parts_.sequences.rend() ? nullptr : found->get();
+  return running > 1 ? victim : newest_on<Leaving>();
 }
 
 bool Preemption::swap_out_background(RequestId important, TimePoint now) {
-  const bool is_under_way =
-      std::ranges::any_of(parts_.sequences, [](const SequencePtr& sequence) { return sequence->is_on<SwapOut>(); });
-  if (is_under_way) return false;  // Its slot will be free.
+  if (newest_on<SwapOut>() != nullptr) return false;  // Its slot will be free.
   Sequence* victim = choose_background(now);
   if (victim == nullptr) return false;
   log_info("request {}: swapped out for request {}, which is more important", victim->job.id.value, important.value);
@@ -134,9 +130,9 @@ bool Preemption::swap_out_background(RequestId important, TimePoint now) {
 // there is no other.
 Sequence* Preemption::choose_background(TimePoint now) const {
   Sequence* blocked = nullptr;
-  for (auto each = parts_.sequences.rbegin(); each != parts_.sequences.rend(); ++each) {
-    Sequence& sequence = **each;
-    const bool may_go = sequence.is_running() && sequence.job.is_background && now >= sequence.times.keeps_until;
+  for (Sequence* each : parts_.sequences.running() | std::views::reverse) {
+    Sequence& sequence = *each;
+    const bool may_go = sequence.job.is_background && now >= sequence.times.keeps_until;
     if (may_go && !sequence.is_blocked()) return &sequence;
     if (may_go && blocked == nullptr) blocked = &sequence;
   }
@@ -146,10 +142,8 @@ Sequence* Preemption::choose_background(TimePoint now) const {
 bool Preemption::swap_out_for_cells(const Sequence& waiting, bool urgent, std::int64_t cells, std::size_t spared,
                                     TimePoint now) {
   std::vector<Sequence*> found;
-  for (const SequencePtr& sequence : parts_.sequences) {
-    if (sequence->is_running() && sequence->slot != spared && gives_way_to(waiting, urgent, *sequence, now)) {
-      found.push_back(sequence.get());
-    }
+  for (Sequence* sequence : parts_.sequences.running()) {
+    if (sequence->slot != spared && gives_way_to(waiting, urgent, *sequence, now)) found.push_back(sequence);
   }
   if (found.empty()) return false;
   // What leaves already is the first, and an offloaded prompt, which would begin again, the last of its kind.
@@ -181,8 +175,8 @@ bool Preemption::swap_out_for_cells(const Sequence& waiting, bool urgent, std::i
 
 bool Preemption::must_wait_for_others(const Sequence& waiting, bool urgent, std::int64_t cells, TimePoint now) const {
   std::int64_t held = 0;
-  for (const SequencePtr& sequence : parts_.sequences) {
-    const bool was_before = sequence->is_running() && sequence->times.placed <= waiting.times.lacks_cells_since;
+  for (const Sequence* sequence : parts_.sequences.running()) {
+    const bool was_before = sequence->times.placed <= waiting.times.lacks_cells_since;
     if (was_before && !gives_way_to(waiting, urgent, *sequence, now)) held += size_of(sequence->chain);
   }
   return held >= cells;
@@ -334,7 +328,7 @@ void Preemption::set_aside(Sequence& sequence, kv::SnapshotPtr snapshot, kv::Sta
   const TimePoint now = parts_.clock.now();
   parts_.slots.clear(sequence.slot);
   parts_.slots.release(sequence.slot, now);
-  sequence.state = Sequence::State::waiting;
+  parts_.sequences.set_waiting(sequence);
   sequence.times.waits_since = now;
   parts_.sequences.set_reordered();
   parts_.stats().queue_depth.add(1);

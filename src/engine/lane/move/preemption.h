@@ -64,7 +64,8 @@ class Preemption {
   [[nodiscard]] bool drop_offloaded();
   [[nodiscard]] bool free_cells_of_leaving(std::size_t wanted);
   [[nodiscard]] Sequence* choose_victim() const;
-  [[nodiscard]] Sequence* choose_restoring() const;
+  template <class T>
+  [[nodiscard]] Sequence* newest_on() const;
   [[nodiscard]] Sequence* choose_background(TimePoint now) const;
   [[nodiscard]] bool gives_way_to(const Sequence& waiting, bool urgent, const Sequence& running, TimePoint now) const;
   [[nodiscard]] bool may_leave_slowly(const Sequence& sequence) const;

@@ -16,14 +16,14 @@ namespace {
 
 constexpr TraceKind kRestoreSpan{.name = "restore", .numbers = {"bytes", "request"}};
 
-bool is_moved(const SequencePtr& sequence) {
-  return sequence->is_running() && (sequence->is_on<Leaving>() || sequence->is_on<Restore>() || sequence->is_on<SwapOut>());
+bool is_moved(const Sequence* sequence) {
+  return sequence->is_on<Leaving>() || sequence->is_on<Restore>() || sequence->is_on<SwapOut>();
 }
 
 }  // namespace
 
 bool StateMoves::is_wanted() const {
-  return std::ranges::any_of(parts_.sequences, is_moved);
+  return std::ranges::any_of(parts_.sequences.running(), is_moved);
 }
 
 bool StateMoves::advance() {
@@ -31,15 +31,15 @@ bool StateMoves::advance() {
   constexpr double kAloneMs = 50;
   const TimePoint now = parts_.clock.now();
   std::vector<std::pair<double, Sequence*>> moving;
-  for (const SequencePtr& sequence : parts_.sequences) {
+  for (Sequence* sequence : parts_.sequences.running()) {
     if (!is_moved(sequence)) continue;
     if (sequence->is_on<SwapOut>()) {
-      moving.emplace_back(std::numeric_limits<double>::lowest(), sequence.get());
+      moving.emplace_back(std::numeric_limits<double>::lowest(), sequence);
       continue;
     }
     const Restore* restore = sequence->restoring();
     const std::int32_t ready = restore != nullptr ? restore->tokens_wanted : parts_.cached(*sequence);
-    moving.emplace_back(planner_.prompt_rank(*sequence, size_of(sequence->chain) - ready, now), sequence.get());
+    moving.emplace_back(planner_.prompt_rank(*sequence, size_of(sequence->chain) - ready, now), sequence);
   }
   if (moving.empty()) return false;
   std::ranges::stable_sort(moving, {}, &std::pair<double, Sequence*>::first);

@@ -46,12 +46,14 @@ std::int32_t tokens_left(const Sequence& sequence, std::int32_t reused) {
 }  // namespace
 
 void Admission::note_arrival(Sequence& sequence) {
+  expires_at_ = std::min({expires_at_, sequence.job.timeout, sequence.job.deadline});
   // A search among states of adapters would keep a place for their set.
   const bool is_plain = sequence.job.adapters.is_empty();
   sequence.tokens_to_compute = is_plain ? tokens_left(sequence, finder_.find(sequence).tokens_count) : sequence.prompt_tokens;
 }
 
 void Admission::expire(TimePoint now) {
+  if (now < expires_at_) return;
   std::optional<std::vector<std::pair<Order, Sequence*>>> queue;  // Made when the first one has to be told its position.
   for (const SequencePtr& pointer : parts_.sequences) {
     Sequence& sequence = *pointer;
@@ -66,28 +68,39 @@ void Admission::expire(TimePoint now) {
         ends_.finish(sequence, FinishReason::timeout);
       } else if (!sequence.in_batch && !sequence.is_on<Verifying>() && now >= sequence.job.deadline) {
         if (!queue) queue = sorted_queue(now);
-        const auto before = std::ranges::lower_bound(*queue, order_of(sequence, now), {}, &std::pair<Order, Sequence*>::first);
+        RankOfFlow last;
+        const auto before =
+            std::ranges::lower_bound(*queue, order_of(sequence, now, last), {}, &std::pair<Order, Sequence*>::first);
         fail_waiting(sequence, before - queue->begin());
       }
     });
   }
   parts_.sequences.remove_finished();
+  expires_at_ = next_expiry();
+}
+
+TimePoint Admission::next_expiry() const {
+  TimePoint next = kNever;
+  for (const SequencePtr& sequence : parts_.sequences) {
+    next = std::min(next, sequence->job.timeout);
+    if (!sequence->in_batch && !sequence->is_on<Verifying>()) next = std::min(next, sequence->job.deadline);
+    if (sequence->is_fetching()) next = std::min(next, sequence->resume.read_until);
+  }
+  return next;
 }
 
 std::vector<std::pair<Admission::Order, Sequence*>> Admission::sorted_queue(TimePoint now) const {
   std::vector<std::pair<Order, Sequence*>> waiting;
-  for (const SequencePtr& sequence : parts_.sequences) {
-    if (sequence->is_waiting()) waiting.emplace_back(order_of(*sequence, now), sequence.get());
-  }
+  RankOfFlow last;
+  for (Sequence* sequence : parts_.sequences.waiting()) waiting.emplace_back(order_of(*sequence, now, last), sequence);
   std::ranges::stable_sort(waiting, {}, &std::pair<Order, Sequence*>::first);
   return waiting;
 }
 
 std::vector<const Sequence*> Admission::first_waiting(std::size_t count, TimePoint now) const {
   std::vector<std::pair<Order, const Sequence*>> waiting;
-  for (const SequencePtr& sequence : parts_.sequences) {
-    if (sequence->is_waiting()) waiting.emplace_back(order_of(*sequence, now), sequence.get());
-  }
+  RankOfFlow last;
+  for (const Sequence* sequence : parts_.sequences.waiting()) waiting.emplace_back(order_of(*sequence, now, last), sequence);
   const auto end = waiting.begin() + static_cast<std::ptrdiff_t>(std::min(count, waiting.size()));
   std::ranges::partial_sort(waiting, end, {}, &std::pair<Order, const Sequence*>::first);
   std::vector<const Sequence*> first;
@@ -186,8 +199,10 @@ bool Admission::leaves_last_slot(const Sequence& next, const PrefixHit& hit, std
   const bool has_own = parts_.slots.find_of(next.job.session).has_value() || hit.kind == PrefixHit::Kind::slot;
   if (next.was_placed() || has_limit || has_own) return false;
   bool waits = false;
-  for (const SequencePtr& each : parts_.sequences) {
-    if (each->job.is_background) return false;  // It gives way.
+  const auto is_background = [](const Sequence* each) { return each->job.is_background; };  // It gives way.
+  if (std::ranges::any_of(parts_.sequences.waiting(), is_background)) return false;
+  for (Sequence* each : parts_.sequences.running()) {
+    if (is_background(each)) return false;
     const Offloaded* offloaded = each->offloaded();
     if (offloaded == nullptr && !each->is_on<Leaving>()) continue;
     const std::int32_t computed = offloaded == nullptr ? 0 : offloaded->tokens;
@@ -199,12 +214,13 @@ bool Admission::leaves_last_slot(const Sequence& next, const PrefixHit& hit, std
 Sequence* Admission::next_waiting(TimePoint now, const Passed& passed) const {
   Sequence* first = nullptr;
   Order least;
-  for (const SequencePtr& sequence : parts_.sequences) {
+  RankOfFlow last;
+  for (Sequence* sequence : parts_.sequences.waiting()) {
     if (!is_ready(*sequence, passed.overtaken)) continue;
     if (needs_share(*sequence) && std::ranges::contains(passed.tenants, sequence->job.flow.tenant)) continue;
-    const Order order = order_of(*sequence, now);
+    const Order order = order_of(*sequence, now, last);
     if (first != nullptr && least <= order) continue;
-    first = sequence.get();
+    first = sequence;
     least = order;
   }
   return first;
@@ -219,9 +235,15 @@ bool Admission::is_ready(Sequence& sequence, std::span<const RequestId> overtake
 // The use of slots by interactive sequences. Those that were swapped out go on as soon as they can, and count as running.
 sched::SlotShares::Uses Admission::uses_of_slots(std::span<const RequestId> overtaken) const {
   sched::SlotShares::Uses uses;
+  const std::string* tenant = nullptr;
+  sched::SlotShares::Use* of_tenant = nullptr;
   for (const SequencePtr& sequence : parts_.sequences) {
     if (sequence->job.is_background || sequence->is_finished()) continue;
-    sched::SlotShares::Use& use = uses[sequence->job.flow.tenant];
+    if (tenant == nullptr || *tenant != sequence->job.flow.tenant) {
+      tenant = &sequence->job.flow.tenant;
+      of_tenant = &uses[*tenant];
+    }
+    sched::SlotShares::Use& use = *of_tenant;
     const bool lacks_cells = sequence->times.lacks_cells_since != kNever;
     if (lacks_cells && std::ranges::contains(overtaken, sequence->job.id)) {
       ++use.stuck;
@@ -237,8 +259,8 @@ sched::SlotShares::Uses Admission::uses_of_slots(std::span<const RequestId> over
 // The number of slots that the sequence's tenant may take. Shares matter only while there is a slot to take.
 std::size_t Admission::slots_left(const Sequence& next, const Passed& passed, TimePoint now) const {
   const bool is_full = static_cast<std::size_t>(parts_.slots.running()) == parts_.slots.size();
-  const bool has_background = is_full && std::ranges::any_of(parts_.sequences, [](const SequencePtr& sequence) {
-                                return sequence->is_running() && sequence->job.is_background;
+  const bool has_background = is_full && std::ranges::any_of(parts_.sequences.running(), [](const Sequence* sequence) {
+                                return sequence->job.is_background;
                               });
   if (parts_.tenants.slot_shares.tenants() <= 1 || (is_full && !has_background)) return parts_.slots.size();
   return parts_.tenants.slot_shares.slots_left(next.job.flow.tenant, uses_of_slots(passed.overtaken), parts_.slots.size(), now);
@@ -250,9 +272,12 @@ void Admission::read_ahead(Sequence& sequence) {
   parts_.options.store->prefetch(sequence.job.session);
 }
 
-Admission::Order Admission::order_of(const Sequence& sequence, TimePoint now) const {
+Admission::Order Admission::order_of(const Sequence& sequence, TimePoint now, RankOfFlow& last) const {
+  if (last.flow == nullptr || *last.flow != sequence.job.flow) {
+    last = {.flow = &sequence.job.flow, .rank = parts_.tenants.shares.rank(sequence.job.flow)};
+  }
   const TimePoint overdue_since = is_overdue(sequence, now) ? sequence.times.lacks_cells_since : kNever;
-  return {!is_urgent(sequence, now), overdue_since, !sequence.was_placed(), parts_.tenants.shares.rank(sequence.job.flow),
+  return {!is_urgent(sequence, now), overdue_since, !sequence.was_placed(), last.rank,
           parts_.options.policy.policy == sched::Policy::sequential ? 0 : -waited_ms_per_token(sequence, now)};
 }
 
@@ -274,6 +299,7 @@ void Admission::begin_fetch(Sequence& sequence, const PrefixHit& hit) {
   if (hit.stored.tier == Tier::shared) {
     const double patience_ms = std::max(to_ms(kv::kStateReadMax), parts_.costs.compute_ms(hit.tokens_count, 0));
     sequence.resume.read_until = sequence.resume.reading_since + from_ms(patience_ms);
+    expires_at_ = std::min(expires_at_, sequence.resume.read_until);
   }
   parts_.options.store->fetch(
       hit.stored.id,
@@ -301,8 +327,8 @@ void Admission::end_fetch(Sequence& sequence, FetchReport report) {
 }
 
 void Admission::report_positions(TimePoint now) {
-  const bool is_heard = std::ranges::any_of(
-      parts_.sequences, [](const SequencePtr& sequence) { return sequence->is_waiting() && sequence->job.wants_progress; });
+  const bool is_heard =
+      std::ranges::any_of(parts_.sequences.waiting(), [](const Sequence* sequence) { return sequence->job.wants_progress; });
   if (!is_heard) return;
   const auto waiting = sorted_queue(now);
   for (std::size_t position = 0; position < waiting.size(); ++position) {

@@ -43,6 +43,8 @@ class Admission {
   // Ends sequences past their timeout, and sequences past their deadline that have not been in a batch. Gives up reads of
   // shared states that take too long.
   void expire(TimePoint now);
+  // When expire() may have something to do; kNever: nothing can expire.
+  [[nodiscard]] TimePoint expires_at() const { return expires_at_; }
   // Places the sequences that are next. Order: urgent ones first; among those, swapped-out ones before new ones; then the
   // client for which the least work was done; then the one that has waited the longest for its size (highest response ratio
   // next: Brinch Hansen, 1971), so that a question in a conversation does not wait for all the documents before it; with policy
@@ -67,12 +69,18 @@ class Admission {
     std::vector<RequestId> overtaken;
     std::vector<std::string> tenants;  // Tenants without a share in the free slots.
   };
+  // The rank of the flow that was looked up last: neighbours in the queue often have the same one.
+  struct RankOfFlow {
+    const sched::Flow* flow = nullptr;
+    sched::FairShare::Rank rank;
+  };
   // The smallest goes first.
   using Order = std::tuple<bool, TimePoint, bool, sched::FairShare::Rank, double>;
 
   [[nodiscard]] Outcome try_to_place(Sequence& next, const Passed& passed, TimePoint now);
   [[nodiscard]] Sequence* next_waiting(TimePoint now, const Passed& passed) const;
-  [[nodiscard]] Order order_of(const Sequence& sequence, TimePoint now) const;
+  [[nodiscard]] Order order_of(const Sequence& sequence, TimePoint now, RankOfFlow& last) const;
+  [[nodiscard]] TimePoint next_expiry() const;
   [[nodiscard]] bool waits_for_another(Sequence& sequence) const;
   [[nodiscard]] bool is_ready(Sequence& sequence, std::span<const RequestId> overtaken) const;
   [[nodiscard]] sched::SlotShares::Uses uses_of_slots(std::span<const RequestId> overtaken) const;
@@ -97,6 +105,7 @@ class Admission {
   const PrefixFinder& finder_;
   Placement& placement_;
   const std::shared_ptr<Mailbox<LaneCommand>> inbox_;  // The lane's, for states that have been read.
+  TimePoint expires_at_ = kNever;                      // Nothing expires before; it may be too early.
 };
 
 }  // namespace uma::engine

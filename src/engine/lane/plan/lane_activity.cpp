@@ -45,8 +45,7 @@ void LaneActivityBoard::add_slots(LaneActivity& activity) const {
   for (std::size_t i = 0; i < std::min(parts_.slots.size(), kSlotsShownMax); ++i) {
     slots.push_back({.slot = static_cast<std::int32_t>(i), .tokens = size_of(parts_.slots[i].tokens)});
   }
-  for (const SequencePtr& sequence : parts_.sequences) {
-    if (!sequence->is_running()) continue;
+  for (Sequence* sequence : parts_.sequences.running()) {
     add_activity(activity.tenants, sequence->job.flow.tenant, {.sequences_active = 1});
     if (sequence->slot >= slots.size()) continue;
     SlotActivity& slot = slots[sequence->slot];
@@ -61,8 +60,8 @@ void LaneActivityBoard::add_slots(LaneActivity& activity) const {
 }
 
 void LaneActivityBoard::add_waiting(LaneActivity& activity, TimePoint now) const {
-  for (const SequencePtr& sequence : parts_.sequences) {
-    if (sequence->is_waiting()) add_activity(activity.tenants, sequence->job.flow.tenant, {.queue_depth = 1});
+  for (const Sequence* sequence : parts_.sequences.waiting()) {
+    add_activity(activity.tenants, sequence->job.flow.tenant, {.queue_depth = 1});
   }
   for (const Sequence* sequence : admission_.first_waiting(kWaitingShownMax, now)) {
     const GenerationJob& job = sequence->job;

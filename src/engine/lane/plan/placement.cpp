@@ -118,8 +118,7 @@ void Placement::enter_slot(Sequence& sequence, std::size_t index) {
   parts_.slots.set_sent(index, static_cast<std::size_t>(sequence.prompt_tokens));
   parts_.slots.set_agent(index, sequence.job.agent, parts_.clock.now());
   parts_.sequences.set_reordered();
-  sequence.state = Sequence::State::running;
-  sequence.slot = index;
+  parts_.sequences.set_running(sequence, index);
   parts_.stats().queue_depth.add(-1);
   if (sequence.is_swapped_out()) {
     parts_.stats().swapped_sequences.add(-1);

@@ -170,9 +170,9 @@ double PrefixFinder::copy_ms(std::size_t tokens) const {
 RequestId PrefixFinder::find_running(const Sequence& sequence, const PrefixHit& hit) const {
   if (!parts_.shape().can_truncate || parts_.options.is_reproducible) return {};
   const std::span<const Token> wanted = wanted_of(sequence);
-  for (const SequencePtr& pointer : parts_.sequences) {
-    const Sequence& other = *pointer;
-    if (!other.is_running() || other.generated() > 0) continue;
+  for (const Sequence* running : parts_.sequences.running()) {
+    const Sequence& other = *running;
+    if (other.generated() > 0) continue;
     if (other.job.is_background && !sequence.job.is_background) continue;
     const Slot& slot = parts_.slot_of(other);
     if (!may_share(sequence, slot)) continue;

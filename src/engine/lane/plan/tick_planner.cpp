@@ -18,18 +18,16 @@ constexpr double kGatherQuietMs = 1;
 
 void TickPlanner::build_views(TimePoint now) {
   least_work_of_prompts_ = std::numeric_limits<double>::infinity();
-  for (const SequencePtr& sequence : parts_.sequences) {
-    if (!sequence->is_running() || sequence->generated() > 0) continue;
+  for (const Sequence* sequence : parts_.sequences.running()) {
+    if (sequence->generated() > 0) continue;
     least_work_of_prompts_ = std::min(least_work_of_prompts_, parts_.tenants.shares.rank(sequence->job.flow).tenant_work);
   }
   views_.clear();
   groups_.resize(1);
-  std::int32_t index = -1;
   bool is_scored = false;  // The log probabilities of one prompt at a time are computed.
-  for (const SequencePtr& pointer : parts_.sequences) {
-    ++index;
-    const Sequence& sequence = *pointer;
-    if (!sequence.is_running() || sequence.is_blocked()) continue;
+  for (const Sequence* running : parts_.sequences.running()) {
+    const Sequence& sequence = *running;
+    if (sequence.is_blocked()) continue;
     const std::int32_t cached = parts_.cached(sequence);
     std::int32_t pending = size_of(sequence.chain) - cached;
     UMA_CHECK(pending >= 1);
@@ -39,7 +37,7 @@ void TickPlanner::build_views(TimePoint now) {
       pending = std::min(pending, std::max(1, parts_.shape().logits_rows_max - parts_.shape().sequences));
     }
     views_.push_back({.id = sequence.job.id.value,
-                      .index = index,
+                      .index = parts_.sequences.index_of(sequence),
                       .slot = static_cast<std::int32_t>(sequence.slot),
                       .group = group_of(sequence.job.adapters),
                       .pending_tokens = pending,

@@ -137,11 +137,10 @@ class TickPlannerAlone : public ::testing::Test {
     tenants_.shares.enter(job.flow);
     auto sequence = std::make_unique<Sequence>(std::move(job), vocab_, std::span<const Token>());
     sequence->chain.resize(static_cast<std::size_t>(tokens), 'y');
-    sequence->state = Sequence::State::running;
-    sequence->slot = slot;
     slots_.append(slot, std::span(sequence->chain).first(static_cast<std::size_t>(cached)));
     Sequence& added = *sequence;
     sequences_.add(std::move(sequence));
+    sequences_.set_running(added, slot);
     return added;
   }
 
@@ -172,7 +171,7 @@ TEST_F(TickPlannerAlone, SeesWhatCanBeComputed) {
   add(20, 5);
   add(20, 19, 3);
   add(20, 5).begin(Verifying());
-  add(20, 5).state = Sequence::State::waiting;
+  sequences_.set_waiting(add(20, 5));
   planner_.build_views(clock_.now());
   ASSERT_EQ(planner_.views().size(), 2u);
   EXPECT_EQ(planner_.views()[0].pending_tokens, 15);

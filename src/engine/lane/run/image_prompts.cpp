@@ -14,8 +14,8 @@ constexpr TraceKind kImageSpan{.name = "prefill image", .numbers = {"rows", "req
 }  // namespace
 
 void ImagePrompts::prepare() {
-  for (const SequencePtr& sequence : parts_.sequences) {
-    if (sequence->is_running() && !sequence->is_blocked() && !sequence->job.images.empty()) prepare(*sequence);
+  for (Sequence* sequence : parts_.sequences.running()) {
+    if (!sequence->is_blocked() && !sequence->job.images.empty()) prepare(*sequence);
   }
   for (auto& [asked, end] : encoding_) {
     if (!is_needed(asked)) end.request_stop();

@@ -85,8 +85,8 @@ void ReplySampler::sample_first(Sequence& sequence, std::span<float> logits) {
 bool ReplySampler::begin_step() {
   grammar_work_ = 0;
   held_.clear();
-  for (const SequencePtr& sequence : parts_.sequences) {
-    if (sequence->is_running() && sequence->is_held()) held_.push_back(sequence.get());
+  for (Sequence* sequence : parts_.sequences.running()) {
+    if (sequence->is_held()) held_.push_back(sequence);
   }
   std::ranges::sort(held_, {}, &Sequence::held_since);
   for (Sequence* sequence : held_) {

@@ -68,9 +68,9 @@ void ReuseCheck::begin(Sequence& sequence, kv::StateId state) {
 }
 
 Sequence& ReuseCheck::verified() const {
-  const auto found =
-      std::ranges::find_if(parts_.sequences, [](const SequencePtr& sequence) { return sequence->is_on<Verifying>(); });
-  UMA_CHECK(found != parts_.sequences.end());
+  const auto running = parts_.sequences.running();
+  const auto found = std::ranges::find_if(running, [](const Sequence* sequence) { return sequence->is_on<Verifying>(); });
+  UMA_CHECK(found != running.end());
   return **found;
 }
 
