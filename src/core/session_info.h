@@ -60,6 +60,7 @@ struct SessionDetail {
   bool has_instructions = false;
   std::string text;          // Text mode: the whole chain as text.
   std::string pending_text;  // Text mode: the input without a reply.
+  RequestShare share{};      // Counts the texts while the detail exists; null: they are not counted.
 
   // The size of its texts.
   [[nodiscard]] std::size_t bytes() const {

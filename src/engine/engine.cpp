@@ -435,7 +435,8 @@ void Engine::touch_session(TenantId tenant, std::string session, Promise<Session
 }
 
 void Engine::get_session(TenantId tenant, std::string session, Promise<SessionDetail> reply) {
-  ask<&SessionCommands::get>(std::move(reply), std::move(tenant), std::move(session));
+  RequestShare share = open_share(tenant);
+  ask<&SessionCommands::get>(std::move(reply), std::move(tenant), std::move(session), std::move(share));
 }
 
 void Engine::update_session(TenantId tenant, UpdateSessionRequest request, Promise<SessionInfo> reply) {
@@ -447,7 +448,9 @@ void Engine::remove_last_message(TenantId tenant, std::string session, MessagePo
 }
 
 void Engine::get_response(TenantId tenant, std::string session, std::string response, Promise<ResponseDetail> reply) {
-  ask<&SessionCommands::get_response>(std::move(reply), std::move(tenant), std::move(session), std::move(response));
+  RequestShare share = open_share(tenant);
+  ask<&SessionCommands::get_response>(std::move(reply), std::move(tenant), std::move(session), std::move(response),
+                                      std::move(share));
 }
 
 void Engine::cancel_response(TenantId tenant, std::string session, std::string response, Promise<ResponseDetail> reply) {

@@ -265,12 +265,12 @@ Task<Expected<SessionDetail>> SessionCommands::remove_last_message(TenantId tena
   if (!next) co_return next.error();
   next->last_used_s = parts_.clock.unix_s();
   if (auto done = co_await parts_.sessions.commit(session, std::move(*next)); !done) co_return done.error();
-  co_return co_await detail_apart(parts_.access.info_of(session), session.record, lease->share());
+  co_return co_await detail_apart(parts_.access.info_of(session), session.record, lease->share(), nullptr);
 }
 
 // --- Reading sessions
 
-Task<Expected<SessionDetail>> SessionCommands::get(TenantId tenant, std::string name) {
+Task<Expected<SessionDetail>> SessionCommands::get(TenantId tenant, std::string name, RequestShare share) {
   if (auto learnt = co_await parts_.sessions.learn(tenant, name); !learnt) co_return learnt.error();
   const Session* found = parts_.sessions.find(tenant, name);
   if (found == nullptr) co_return unknown_session(name);
@@ -286,30 +286,35 @@ Task<Expected<SessionDetail>> SessionCommands::get(TenantId tenant, std::string 
   kv::RecordPtr record = (*lock)->record;
   SessionInfo info = parts_.access.info_of(**lock);
   lock->release();  // The copy may wait, and nobody is to wait for it.
-  if (record->mode == SessionMode::chat) co_return co_await detail_apart(std::move(info), std::move(record), {});
+  if (record->mode == SessionMode::chat)
+    co_return co_await detail_apart(std::move(info), std::move(record), {}, std::move(share));
   if (lease.is_empty()) {
     co_return Error{
         ErrorCode::session_busy,
         std::format("session \"{}\" got its name while the request waited for a chat of that name: try again", name)};
   }
   if (auto known = check_model(*lease, *record); !known) co_return known.error();
-  co_return co_await detail_apart(std::move(info), std::move(record), lease.share());
+  co_return co_await detail_apart(std::move(info), std::move(record), lease.share(), std::move(share));
 }
 
 // Copies a record's texts outside of the router's thread. `lease`: of the session's model, for the texts of text mode.
-Task<Expected<SessionDetail>> SessionCommands::detail_apart(SessionInfo info, kv::RecordPtr record, ModelLease lease) {
+Task<Expected<SessionDetail>> SessionCommands::detail_apart(SessionInfo info, kv::RecordPtr record, ModelLease lease,
+                                                            RequestShare share) {
   const std::size_t bytes = kv::stored_bytes(*record);
+  // Many may be asked for at once, and each waits for its turn to be written.
+  if (auto may = share ? share->grow(bytes) : Unit{}; !may) co_return may.error();
   const TenantId tenant = record->tenant;
-  co_return co_await parts_.work.run(
-      parts_.tasks, tenant, bytes,
-      [info = std::move(info), record = std::move(record), lease = std::move(lease)]() mutable -> Expected<SessionDetail> {
-        SessionDetail detail = detail_of(std::move(info), *record);
-        if (record->mode == SessionMode::chat) return detail;
-        const llm::Vocab& vocab = lease->model->vocab();
-        detail.text = text_of(vocab, record->chain);
-        detail.pending_text = text_of(vocab, record->pending);
-        return detail;
-      });
+  co_return co_await parts_.work.run(parts_.tasks, tenant, bytes,
+                                     [info = std::move(info), record = std::move(record), lease = std::move(lease),
+                                      share = std::move(share)]() mutable -> Expected<SessionDetail> {
+                                       SessionDetail detail = detail_of(std::move(info), *record);
+                                       detail.share = std::move(share);
+                                       if (record->mode == SessionMode::chat) return detail;
+                                       const llm::Vocab& vocab = lease->model->vocab();
+                                       detail.text = text_of(vocab, record->chain);
+                                       detail.pending_text = text_of(vocab, record->pending);
+                                       return detail;
+                                     });
 }
 
 Task<Expected<std::vector<TurnReceipt>>> SessionCommands::list_receipts(TenantId tenant, std::string name) {
@@ -430,7 +435,8 @@ Task<Expected<Unit>> SessionCommands::end_idle(Session& session) {
 
 // --- Responses
 
-Task<Expected<ResponseDetail>> SessionCommands::get_response(TenantId tenant, std::string session, std::string response) {
+Task<Expected<ResponseDetail>> SessionCommands::get_response(TenantId tenant, std::string session, std::string response,
+                                                             RequestShare share) {
   const auto learnt = co_await parts_.sessions.learn(tenant, session);
   if (!learnt && learnt.error().code != ErrorCode::session_unknown) co_return learnt.error();
   if (parts_.sessions.find(tenant, session) == nullptr) co_return unknown_response(response);
@@ -442,9 +448,10 @@ Task<Expected<ResponseDetail>> SessionCommands::get_response(TenantId tenant, st
   const auto bytes = static_cast<std::size_t>((*lock)->summary.bytes_stored);
   SessionInfo info = parts_.access.info_of(**lock);
   lock->release();
+  if (auto may = share ? share->grow(bytes) : Unit{}; !may) co_return may.error();
   co_return co_await parts_.work.run(
       parts_.tasks, std::move(tenant), bytes,
-      [info = std::move(info), record, kept = std::move(kept),
+      [info = std::move(info), record, kept = std::move(kept), share = std::move(share),
        now_s = parts_.clock.unix_s()]() mutable -> Expected<ResponseDetail> {
         const kv::SessionRecord until = rewound(*record, turns_through(*record, *kept), now_s);
         // A reply that was continued without input has the receipt of its continuation.
@@ -453,8 +460,9 @@ Task<Expected<ResponseDetail>> SessionCommands::get_response(TenantId tenant, st
                                    receipt->usage.completion_tokens != kept->completion_tokens)) {
           receipt = nullptr;
         }
-        return ResponseDetail{
-            .session = detail_of(std::move(info), until), .response = std::move(kept), .receipt = std::move(receipt)};
+        SessionDetail detail = detail_of(std::move(info), until);
+        detail.share = std::move(share);
+        return ResponseDetail{.session = std::move(detail), .response = std::move(kept), .receipt = std::move(receipt)};
       });
 }
 

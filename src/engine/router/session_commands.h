@@ -32,13 +32,14 @@ class SessionCommands {
   [[nodiscard]] Task<Expected<SessionInfo>> fork(TenantId tenant, ForkRequest request);
   [[nodiscard]] Task<Expected<SessionInfo>> rewind(TenantId tenant, std::string session, std::int32_t turn);
   [[nodiscard]] Task<Expected<SessionInfo>> touch(TenantId tenant, std::string session);
-  [[nodiscard]] Task<Expected<SessionDetail>> get(TenantId tenant, std::string session);
+  [[nodiscard]] Task<Expected<SessionDetail>> get(TenantId tenant, std::string session, RequestShare share = nullptr);
   [[nodiscard]] Task<Expected<Usage>> find_receipt(TenantId tenant, std::string name);
   [[nodiscard]] Task<Expected<std::vector<TurnReceipt>>> list_receipts(TenantId tenant, std::string session);
   [[nodiscard]] Task<Expected<SessionList>> list(TenantId tenant, SessionListRequest request);
   [[nodiscard]] Task<Expected<SessionInfo>> update(TenantId tenant, UpdateSessionRequest request);
   [[nodiscard]] Task<Expected<SessionDetail>> remove_last_message(TenantId tenant, std::string session, MessagePosition place);
-  [[nodiscard]] Task<Expected<ResponseDetail>> get_response(TenantId tenant, std::string session, std::string response);
+  [[nodiscard]] Task<Expected<ResponseDetail>> get_response(TenantId tenant, std::string session, std::string response,
+                                                            RequestShare share = nullptr);
   [[nodiscard]] Task<Expected<ResponseDetail>> cancel_response(TenantId tenant, std::string session, std::string response);
   [[nodiscard]] Task<Expected<Unit>> forget_response(TenantId tenant, std::string session, std::string response);
 
@@ -52,7 +53,8 @@ class SessionCommands {
                                                                      const SessionListRequest& request) const;
   [[nodiscard]] Task<Expected<SessionInfo>> commit(SessionLock lock, kv::SessionRecord next);
   [[nodiscard]] Task<Expected<Unit>> end_idle(Session& session);
-  [[nodiscard]] Task<Expected<SessionDetail>> detail_apart(SessionInfo info, kv::RecordPtr record, ModelLease lease);
+  [[nodiscard]] Task<Expected<SessionDetail>> detail_apart(SessionInfo info, kv::RecordPtr record, ModelLease lease,
+                                                           RequestShare share);
 
   const RouterParts parts_;
   const ModelLoader& source_;

@@ -146,7 +146,7 @@ bool Preemption::swap_out_for_cells(const Sequence& waiting, bool urgent, std::i
     if (sequence->slot != spared && gives_way_to(waiting, urgent, *sequence, now)) found.push_back(sequence);
   }
   if (found.empty()) return false;
-  // What leaves already is the first, and an offloaded prompt, which would begin again, the last of its kind.
+  // A sequence that leaves already is the first, and an offloaded prompt, which would begin again, the last of its kind.
   std::ranges::sort(found, std::greater(), [](const Sequence* sequence) {
     return std::tuple(sequence->is_on<SwapOut>(), sequence->job.is_background, !sequence->is_blocked(), sequence->chain.size());
   });

@@ -54,7 +54,7 @@ class SlotEviction {
   void copy(CopyCommand command) { copies_.push_back(std::move(command)); }
   [[nodiscard]] bool is_storing() const { return storing_ || !copies_.empty(); }
   [[nodiscard]] bool is_copying() const { return storing_ && storing_->then == Then::stays; }
-  // What is being stored is in the way of streams, which will need its cells.
+  // Whether the slot that is being stored is in the way of streams, which will need its cells.
   [[nodiscard]] bool is_pressing() const { return storing_ && storing_->is_pressing; }
   // Saves at least one piece of what is being stored. After the last one the slot is freed, unless it stays. Gives up if the
   // slot was used meanwhile.
