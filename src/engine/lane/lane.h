@@ -4,8 +4,8 @@
 // that share LaneParts.
 //
 // Invariants, checked by check_invariants() and by the simulator after every step: those of SlotTable; (1) every posted job
-// gets exactly one result; (2) a sequence whose prompt is offloaded, or on its way there or back, keeps its slot and is in no
-// plan; its cells stay too, until others need them; (3) a running sequence has the adapters that
+// gets exactly one result; (2) a sequence whose prompt is offloaded, or on its way there or back, or that is being swapped out,
+// keeps its slot and is in no plan; its cells stay too, until others need them; (3) a running sequence has the adapters that
 // its slot's tokens were computed with. Once a device of its model is lost, it only ends requests.
 #pragma once
 
