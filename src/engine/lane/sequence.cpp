@@ -10,13 +10,14 @@
 namespace uma::engine {
 namespace {
 
-// The constraint of the job's grammar, behind the content that the prompt has, if the grammar's text can begin so: a client may
-// mean the whole reply, as with "{" before JSON, or the rest, as with "Here it is: ".
-std::unique_ptr<llm::TokenConstraint> constraint_of(const GenerationJob& job, const llm::Vocab& vocab,
-                                                    const chat::ReplyStream& reply) {
+// Constrains the reply to the job's grammar, behind the content that the prompt has, if the grammar's text can begin so: a
+// client may mean the whole reply, as with "{" before JSON, or the rest, as with "Here it is: ".
+void constrain(const GenerationJob& job, const llm::Vocab& vocab, const chat::ReplyStream& reply, llm::Sampler& sampler) {
   const auto make = [&] { return std::make_unique<llm::TokenConstraint>(job.grammar, vocab, reply.marks(), reply.ends()); };
   auto constraint = make();
-  return job.begun.empty() || constraint->accept_text(job.begun) ? std::move(constraint) : make();
+  const bool begins_so = job.begun.empty() || constraint->accept_text(job.begun);
+  sampler.constrain(std::move(constraint));  // It counts the work, also that of a constraint that another one replaces.
+  if (!begins_so) sampler.constrain(make());
 }
 
 }  // namespace
@@ -31,17 +32,24 @@ Sequence::Sequence(GenerationJob from, const llm::Vocab& vocab, std::span<const 
     : job(std::move(from)),
       prompt_tokens(size_of(job.tokens)),
       chain(std::move(job.tokens)),
+      begins_with_grammar(job.grammar != nullptr || job.reply.answer_grammar != nullptr),
       sampler(job.sampling, job.seed, banned, &vocab),
       reply(std::move(job.reply), vocab, job.keeps_reply) {
   chain.reserve(chain.size() + static_cast<std::size_t>(job.tokens_max));
-  const std::size_t counted = std::min(chain.size(), sampler.tokens_counted());
-  for (const Token token : std::span(chain).last(counted)) sampler.accept(token);
-  if (job.grammar) sampler.constrain(constraint_of(job, vocab, reply));
-  reply.constrain_begin(job.begun, sampler);
   usage.seed = job.seed;
   if (!job.wants_prompt_logprobs) return;
   offload_disabled = true;  // The prefill lane returns no logits.
   prompt_logprobs.push_back({.chosen = {.token = chain.front(), .bytes = std::string(vocab.piece(chain.front()))}});
+}
+
+std::uint64_t Sequence::begin_sampling(const llm::Vocab& vocab) {
+  if (std::exchange(has_begun_sampling, true)) return 0;
+  constexpr std::uint64_t kTokensPerUnit = 2;
+  const std::size_t counted = std::min(chain.size(), sampler.tokens_counted());
+  for (const Token token : std::span(chain).last(counted)) sampler.accept(token);
+  if (job.grammar) constrain(job, vocab, reply, sampler);
+  reply.constrain_begin(job.begun, sampler);
+  return counted / kTokensPerUnit;
 }
 
 std::size_t Sequence::reusable_tokens() const {

@@ -130,6 +130,16 @@ struct Sequence {
   // The tokens of the chain that need not be computed if they are cached. The last one is needed for its logits, and so are
   // those before a token of the prompt whose log probability is wanted.
   [[nodiscard]] std::size_t reusable_tokens() const;
+  // Before its first token is chosen: lets the sampler count the prompt's tokens, and adds the grammar with which the reply
+  // begins, behind the content that the prompt has. Returns the work of counting, in units of TokenConstraint::work(); that of
+  // the grammar is the sampler's. Does nothing later.
+  std::uint64_t begin_sampling(const llm::Vocab& vocab);
+  // Choosing its next token may take long: a grammar limits it, or the sampler has many tokens to count before.
+  [[nodiscard]] bool may_choose_slowly() const {
+    constexpr std::size_t kManyTokens = 4096;
+    if (sampler.constraint() != nullptr) return true;
+    return !has_begun_sampling && (begins_with_grammar || std::min(chain.size(), sampler.tokens_counted()) >= kManyTokens);
+  }
   // Whether log probabilities of the prompt's tokens are still to be computed.
   [[nodiscard]] bool lacks_prompt_logprobs() const {
     return job.wants_prompt_logprobs && prompt_logprobs.size() < static_cast<std::size_t>(prompt_tokens);
@@ -179,7 +189,9 @@ struct Sequence {
 
   GenerationJob job;
   std::int32_t prompt_tokens;
-  std::vector<Token> chain;  // The prompt and the generated tokens; the slot's tokens are its beginning.
+  std::vector<Token> chain;        // The prompt and the generated tokens; the slot's tokens are its beginning.
+  const bool begins_with_grammar;  // The reply does, unless it begins with thoughts.
+  bool has_begun_sampling = false;
   llm::Sampler sampler;
   chat::ReplyStream reply;
   std::vector<TokenLogprobs> prompt_logprobs;  // The prompt's first tokens; one more than are computed, as far as wanted.

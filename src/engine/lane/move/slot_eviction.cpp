@@ -401,7 +401,7 @@ void SlotEviction::leave(const Sequence& sequence) {
   if (sequence.job.session.empty() && !stays) {
     parts_.slots.clear(sequence.slot);
   } else if (!parts_.shape().can_truncate) {
-    // Such a state has no pieces, so it is stored as a whole beside streams, too: later tokens of the session would change it.
+    // This state has no pieces, so it is stored as a whole beside streams, too: later tokens of the session would change it.
     store(sequence.slot);
   }
 }

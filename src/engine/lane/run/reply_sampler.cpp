@@ -13,8 +13,8 @@
 namespace uma::engine {
 
 bool ReplySampler::can_choose_ahead(const Sequence& sequence) const {
-  return sequence.is_running() && sequence.sampler.constraint() == nullptr && !sequence.reply.wants_logprobs() &&
-         !sequence.reply.may_force_tokens();
+  return sequence.is_running() && sequence.has_begun_sampling && sequence.sampler.constraint() == nullptr &&
+         !sequence.reply.wants_logprobs() && !sequence.reply.may_force_tokens();
 }
 
 void ReplySampler::choose_ahead(std::span<Sequence* const> sequences) {
@@ -101,7 +101,7 @@ void ReplySampler::sample_held(Sequence& sequence) {
 }
 
 bool ReplySampler::hold(Sequence& sequence, std::span<const float> logits) {
-  if (sequence.sampler.constraint() == nullptr || grammar_work_ < kGrammarWorkPerStep) return false;
+  if (!sequence.may_choose_slowly() || grammar_work_ < kGrammarWorkPerStep) return false;
   sequence.held_logits.assign(logits.begin(), logits.end());
   sequence.held_since = held_total_++;
   return true;
@@ -145,7 +145,9 @@ Token ReplySampler::choose_token(Sequence& sequence, std::span<float> logits, st
 
 void ReplySampler::choose_and_push(Sequence& sequence, std::span<float> logits, std::int32_t drawn, TimePoint now) {
   const std::uint64_t before = sequence.sampler.grammar_work();
+  const std::uint64_t counting = sequence.begin_sampling(vocab_);
   const Token token = choose_token(sequence, logits, drawn);
+  grammar_work_ += counting;
   count_grammar(sequence, before);
   push_counted(sequence, token, now);
 }

@@ -47,9 +47,9 @@ class ReplySampler {
   // Samples the first token from the logits of a prompt that the prefill lane has computed and checked.
   void sample_first(Sequence& sequence, std::span<float> logits);
 
-  // Grammars may be expensive, and all streams of the lane wait for them. A step has one budget for all of them: whoever finds
-  // it used up keeps its logits for the next step. Begins a step with what the last one has left. Returns whether there was
-  // any.
+  // Grammars may be expensive, and all streams of the lane wait for them, also for the text with which a reply begins. A step
+  // has one budget for all of them: whoever finds it used up keeps its logits for the next step. Begins a step with what the
+  // last one has left. Returns whether there was any.
   [[nodiscard]] bool begin_step();
   // Samples at once what a step has left.
   void sample_held(Sequence& sequence);

@@ -167,6 +167,67 @@ TEST_F(ReplySamplerTest, ExpensiveGrammarsShareOneBudgetOfAStep) {
   EXPECT_EQ(sinks_[kStream]->tokens, expected(prompt(kStream), 40));
 }
 
+TEST_F(ReplySamplerTest, TextsWithWhichRepliesBeginShareTheBudgetOfAStep) {
+  make({.cells = 1024, .sequences = 8});
+  constexpr std::uint64_t kConstrained = 6;
+  constexpr std::uint64_t kStream = kConstrained + 1;
+  const auto grammar = expensive_grammar();
+  llm::TokenConstraint constraint(grammar, model_->vocab());
+  std::string begun;
+  for (const Token token : fake_continuation(options_, fake_tokens("it begins"), 4, &constraint)) {
+    begun += static_cast<char>(token);
+  }
+  llm::TokenConstraint alone(grammar, model_->vocab());
+  ASSERT_TRUE(alone.accept_text(begun));
+  ASSERT_GT(3 * alone.work(), ReplySampler::kGrammarWorkPerStep) << "three of them exceed the budget";
+  post(job(kStream, "a stream", 40));
+  while (sinks_[kStream]->tokens.empty()) step();
+  for (std::uint64_t id = 1; id <= kConstrained; ++id) {
+    GenerationJob made = job(id, "once upon", 1);
+    made.grammar = grammar;
+    made.begun = begun;
+    post(std::move(made));
+  }
+  for (int steps = 0; results_.size() < kConstrained; ++steps) {
+    ASSERT_LT(steps, 40);
+    const std::size_t ended = results_.size();
+    const std::size_t streamed = sinks_[kStream]->tokens.size();
+    step();
+    EXPECT_LE(results_.size() - ended, 3u);
+    EXPECT_EQ(sinks_[kStream]->tokens.size(), streamed + 1) << "the stream goes on";
+  }
+  const std::vector<Token> right = fake_continuation(options_, fake_tokens("once upon"), 1, &alone);
+  for (std::uint64_t id = 1; id <= kConstrained; ++id) EXPECT_EQ(sinks_[id]->tokens, right) << id;
+}
+
+TEST_F(ReplySamplerTest, AGrammarHoldsForTheTextWithWhichAReplyBeginsIfItCan) {
+  make({});
+  const auto grammar = grammar::Grammar::parse("root ::= \"ab\" \"cd\"\n").value();
+  const std::vector<std::pair<std::string, std::string>> cases = {{"", "abcd"}, {"ab", "cd"}, {"Here it is: ", "abcd"}};
+  for (std::uint64_t id = 0; id < cases.size(); ++id) {
+    GenerationJob made = job(id, "once upon", 8);
+    made.grammar = grammar;
+    made.begun = cases[id].first;
+    post(std::move(made));
+    run();
+    EXPECT_EQ(sinks_[id]->tokens, fake_tokens(cases[id].second)) << cases[id].first;
+    EXPECT_EQ(eos(id).reason, FinishReason::stop);
+  }
+}
+
+TEST_F(ReplySamplerTest, ThePenaltiesCountThePromptsTokens) {
+  make({});
+  const std::string prompt = "the quick brown fox jumps over a lazy dog";
+  const std::vector<Token> tokens = fake_tokens(prompt);
+  ASSERT_TRUE(std::ranges::contains(tokens, expected(prompt, 1).front()));
+  GenerationJob made = job(1, prompt, 1);
+  made.sampling.presence_penalty = 100;
+  post(std::move(made));
+  run();
+  ASSERT_EQ(sinks_[1]->tokens.size(), 1u);
+  EXPECT_FALSE(std::ranges::contains(tokens, sinks_[1]->tokens.front()));
+}
+
 TEST_F(ReplySamplerTest, TheLastTokenOfAnExpensiveGrammarEndsItsRequest) {
   make({.cells = 1024, .row_cost = std::chrono::milliseconds(1)});
   post(job(1, "so that the speed is known"));
