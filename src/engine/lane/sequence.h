@@ -248,7 +248,7 @@ class SequenceList {
   [[nodiscard]] std::int32_t index_of(const Sequence& sequence) const;
   // Finds a sequence by the index of a view or of a planned row.
   [[nodiscard]] Sequence& at(std::int32_t index) const { return *all_[static_cast<std::size_t>(index)]; }
-  // The sequences in slots, and those that wait, in order of arrival. Who changes states meanwhile takes a copy.
+  // The sequences in slots, and the waiting ones, in order of arrival. A caller that changes states meanwhile takes a copy.
   [[nodiscard]] std::span<Sequence* const> running() const { return running_; }
   [[nodiscard]] std::span<Sequence* const> waiting() const { return waiting_; }
   // Whether a running interactive sequence other than `except` generates tokens or is about to. One that is being swapped out
@@ -272,7 +272,7 @@ class SequenceList {
   std::vector<Sequence*> running_;
   std::vector<Sequence*> waiting_;
   std::unordered_map<RequestId, Sequence*> by_id_;
-  std::unordered_multimap<SessionId, Sequence*> by_session_;  // The sequences that have one.
+  std::unordered_multimap<SessionId, Sequence*> by_session_;  // Sequences without a session are left out.
   std::size_t finished_ = 0;                                  // So many of them have finished.
   std::uint64_t arrivals_ = 0;
   bool is_reordered_ = false;

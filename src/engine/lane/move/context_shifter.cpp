@@ -17,7 +17,7 @@ std::optional<TurnDrop> ContextShifter::droppable_turns(const Sequence& sequence
 void ContextShifter::shorten_running() {
   const auto running = parts_.sequences.running();
   for (Sequence* sequence : std::vector(running.begin(), running.end())) {
-    // A state that is being saved must not change: it is shortened before it resumes.
+    // A sequence must not change while it is being saved: it is shortened before it resumes.
     if (!sequence->is_on<SwapOut>()) shorten(*sequence);
   }
   parts_.sequences.remove_finished();

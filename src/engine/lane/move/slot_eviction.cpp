@@ -179,18 +179,27 @@ bool SlotEviction::free_cells(std::size_t wanted) {
   if (storing_ && !storing_->copy && has_own(storing_->slot.index)) return drop_last(storing_->slot.index, wanted);
   auto index = least_valuable([&](std::size_t i) { return !is_stored(i) && has_own(i); });
   if (!index && storing_ && has_own(storing_->slot.index)) return drop_last(storing_->slot.index, wanted);
+  if (!index) return empty_shared();
   if (storing_ && !storing_->copy) give_up_store();
-  const bool frees_shared = !index;
-  if (frees_shared) index = least_valuable([](std::size_t) { return true; });  // Its cells are in other idle slots, too.
-  if (!index) return false;
   const Slot& slot = parts_.slots[*index];
-  if (frees_shared || !is_worth_storing(slot, slot.tokens.size() - parts_.slots.tokens_alone(*index))) return empty(*index);
+  if (!is_worth_storing(slot, slot.tokens.size() - parts_.slots.tokens_alone(*index))) return empty(*index);
   if (!storing_ && !begin_saving(*index, Then::frees, kv::GiveWay::at_once)) {
     report_not_stored(*index);
     return empty(*index);
   }
   if (!storing_->copy) storing_->is_pressing = true;
   return drop_last(*index, wanted);
+}
+
+// Empties an idle slot whose cells other idle slots share: its tokens stay there until these are stored. False: running
+// sequences share all cells of idle slots, so none would be free.
+bool SlotEviction::empty_shared() {
+  std::vector<CellLedger::Part> running;
+  for (std::size_t i = 0; i < parts_.slots.size(); ++i) {
+    if (parts_.slots[i].is_running) running.push_back({.slot = i, .count = parts_.slots[i].tokens.size()});
+  }
+  const auto index = least_valuable([](std::size_t) { return true; });
+  return index && parts_.slots.cells_of(running) < parts_.slots.cells_used() && empty(*index);
 }
 
 bool SlotEviction::empty(std::size_t index) {
@@ -401,7 +410,7 @@ void SlotEviction::leave(const Sequence& sequence) {
   if (sequence.job.session.empty() && !stays) {
     parts_.slots.clear(sequence.slot);
   } else if (!parts_.shape().can_truncate) {
-    // This state has no pieces, so it is stored as a whole beside streams, too: later tokens of the session would change it.
+    // It has no pieces, and the session's next tokens would change it: it is saved as a whole now, beside streams too.
     store(sequence.slot);
   }
 }

@@ -54,7 +54,7 @@ class SlotEviction {
   void copy(CopyCommand command) { copies_.push_back(std::move(command)); }
   [[nodiscard]] bool is_storing() const { return storing_ || !copies_.empty(); }
   [[nodiscard]] bool is_copying() const { return storing_ && storing_->then == Then::stays; }
-  // Whether the slot that is being stored is in the way of streams, which will need its cells.
+  // Streams will need the cells of the slot that is being stored.
   [[nodiscard]] bool is_pressing() const { return storing_ && storing_->is_pressing; }
   // Saves at least one piece of what is being stored. After the last one the slot is freed, unless it stays. Gives up if the
   // slot was used meanwhile.
@@ -112,6 +112,7 @@ class SlotEviction {
   // Whether the store can keep the slot's state without losing another one of its tenant.
   [[nodiscard]] bool has_place_for(std::size_t index) const;
   void end_store();
+  [[nodiscard]] bool empty_shared();
   bool empty(std::size_t index);
   [[nodiscard]] bool drop_last(std::size_t index, std::size_t wanted);
   void begin_copies();

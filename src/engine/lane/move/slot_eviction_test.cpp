@@ -209,6 +209,25 @@ TEST_F(FullContextBesideAStreamTest, AConversationThatIsIdleTooLateLosesOnlyItsL
   EXPECT_LT(least, 1039) << "the stream needed cells at once";
 }
 
+TEST_F(FullContextBesideAStreamTest, AConversationWhoseCellsItsForkUsesIsNotLostInVain) {
+  make_with_store({.cells = 1200, .sequences = 3, .unified = true, .state_cost = std::chrono::microseconds(50)});
+  post(of_session("s", job(1, history_)));
+  run();
+  GenerationJob fork = of_session("fork", job(2, ""));
+  fork.forked_from = SessionId{"s"};
+  fork.tokens = chain_after(1);
+  fork.tokens_max = 150;
+  post(std::move(fork));
+  post(job(3, std::string(20, 'q'), 100));
+  EXPECT_LE(most_saved_until(2), kPiece);
+  EXPECT_GT(lane_->stats().preemptions_total.value(), 0u) << "the cells were full";
+  EXPECT_TRUE(lane_->holds(SessionId{"s"})) << "without it no cells would have been free";
+  run();
+  EXPECT_EQ(results_.at(2).generated, fake_continuation(options_, chains_[2], 150));
+  EXPECT_EQ(sinks_[3]->tokens, expected(std::string(20, 'q'), 100));
+  EXPECT_GE(reused_by_next_turn(4, "s", chain_after(1)), 1007);
+}
+
 TEST_F(FullContextBesideAStreamTest, WhatCannotBeSavedIsDroppedAndNobodyWaits) {
   make_with_store({.cells = 2100, .sequences = 3, .unified = true, .state_cost = std::chrono::microseconds(50)});
   post(of_session("s", job(1, history_)));
