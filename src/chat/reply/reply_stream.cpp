@@ -97,9 +97,10 @@ bool ReplyStream::constrain_at(ReplyPlace place, std::string_view text, llm::Sam
   auto constraint =
       std::make_unique<llm::TokenConstraint>(options_.answer_grammar, vocab_, options_.format.marks, options_.format.ends);
   const bool is_allowed = constraint->accept_text(text_at(place, text));
-  // The parser may leave calls before the grammar does. Where it is wrong, the grammar that holds is right. At the begin another
-  // constraint follows one that was refused, and the sampler counts the work of both.
-  if (is_allowed || place == ReplyPlace::behind_thoughts || place == ReplyPlace::begin) sampler.constrain(std::move(constraint));
+  // The parser may leave calls before the grammar does. Where it is wrong, the grammar that holds is right. At the begin
+  // another constraint follows one that was refused, and the sampler counts the work of both.
+  if (is_allowed || place == ReplyPlace::behind_thoughts || place == ReplyPlace::begin)
+    sampler.constrain(std::move(constraint));
   return is_allowed;
 }
 
