@@ -118,12 +118,11 @@ TEST_F(HttpServerTest, NothingIsComputedWhoseAnswerThereIsNoRoomFor) {
   start();
   service_.dimensions = 1024;
   const std::string body = std::format(R"({{"input":[{}]}})", many_texts(100));
-  {
-    HttpClient one = client();
-    one.post("/v1/embeddings", body);
-    const FakeService::Embedding embedding = service_.next_embedding();
-    EXPECT_GE(service_.request_bytes(), 100u * 1024 * sizeof(float)) << "the vectors are counted before there are any";
-  }
+  std::optional<HttpClient> leaving(client());
+  leaving->post("/v1/embeddings", body);
+  const FakeService::Embedding embedding = service_.next_embedding();
+  EXPECT_GE(service_.request_bytes(), 100u * 1024 * sizeof(float)) << "the vectors are counted before there are any";
+  leaving.reset();
   ASSERT_TRUE(service_.wait_cancelled(1));
   EXPECT_TRUE(becomes([&] { return service_.request_bytes() == 0; }));
   const FullMemory full(service_, 400'000);  // For the body, but not for the vectors.
