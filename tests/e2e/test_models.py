@@ -416,7 +416,8 @@ class FurtherWorkers(ModelsTest):
         def ask(client):
             end = time.monotonic() + uma.WAIT_S
             while self.workers_of("e", client) == 1 and time.monotonic() < end:
-                self.assertEqual(alone, client.call(type="embed", model="e", texts=texts)["embeddings"])
+                for vector, right in zip(client.call(type="embed", model="e", texts=texts)["embeddings"], alone, strict=True):
+                    self.assertLess(max(abs(a - b) for a, b in zip(vector, right, strict=True)), 1e-4)
 
         clients = [self.connect() for _ in range(6)]
         uma.parallel(*(lambda client=client: ask(client) for client in clients))

@@ -570,9 +570,6 @@ class Hub(PullTest):
         self.assert_refused(self.run_pull("some/model", HF_TOKEN="x\r\nEvil: 1"), 1, "HF_TOKEN")
 
 
-del PullTest  # a base class only
-
-
 if __name__ == "__main__":
     unittest.main()
 
@@ -580,13 +577,13 @@ if __name__ == "__main__":
 class Split(PullTest):
     """A model in five pieces with its projector, on a hub that breaks off, lies and redirects."""
 
-    NAMES = [f"m-Q8_0-{number:05}-of-00005.gguf" for number in range(1, 6)]
+    NAMES = [f"reader-Q8_0-{number:05}-of-00005.gguf" for number in range(1, 6)]
 
     def setUp(self):
         super().setUp()
         self.models = self.folder / "data" / "uma" / "models"
         self.files = dict(zip(self.NAMES, GgufFile(MODEL).split(5)), **{"mmproj-F16.gguf": OTHER})
-        self.here = {("mmproj-m.gguf" if name == "mmproj-F16.gguf" else name): data for name, data in self.files.items()}
+        self.here = {("mmproj-reader.gguf" if name == "mmproj-F16.gguf" else name): data for name, data in self.files.items()}
         for name, data in self.files.items():
             self.server.paths[self.path_of(name)] = Served(data)
         self.list(self.files)
@@ -601,7 +598,8 @@ class Split(PullTest):
         self.server.paths["/api/models/some/model/tree/main"] = Served(json.dumps(listing).encode())
 
     def assert_all_here(self):
-        self.assertEqual(self.here, {path.name: path.read_bytes() for path in self.models.iterdir()})
+        self.assertEqual({name: sha256(data) for name, data in self.here.items()},
+                         {path.name: sha256(path.read_bytes()) for path in self.models.iterdir()})
 
     def asked(self):
         return [path.rpartition("/")[2] for path, _ in self.server.requests if "/resolve/" in path]
@@ -638,7 +636,7 @@ class Split(PullTest):
         self.assertEqual([self.NAMES[3]] * 2 + [self.NAMES[4], "mmproj-F16.gguf", self.NAMES[0]], self.asked(), "pieces that are here stay")
 
     def test_pieces_by_url(self):
-        del self.here["mmproj-m.gguf"]
+        del self.here["mmproj-reader.gguf"]
         url = self.server.url + self.path_of(self.NAMES[1])
         self.server.paths[self.path_of(self.NAMES[4])] = Served(status=404)
         self.assert_refused(self.run_pull(url, out=False), 2, "does not exist")
@@ -660,10 +658,13 @@ class Split(PullTest):
         self.assertFalse(self.models.exists())
 
     def test_a_projector_serves_all_quantizations(self):
-        self.files = {"m-Q8_0.gguf": MODEL, "m-Q4_0.gguf": MODEL, "mmproj-F16.gguf": OTHER}
+        self.files = {"reader-Q8_0.gguf": MODEL, "reader-Q4_0.gguf": MODEL, "mmproj-F16.gguf": OTHER}
         self.list(self.files, has_sums=False)
         for quant in ("Q8_0", "Q4_0"):
-            self.server.paths[self.path_of(f"m-{quant}.gguf")] = Served(MODEL)
+            self.server.paths[self.path_of(f"reader-{quant}.gguf")] = Served(MODEL)
             self.assertEqual(0, self.run_pull(f"some/model:{quant}", out=False).returncode)
-        self.assertEqual(["m-Q4_0.gguf", "m-Q8_0.gguf", "mmproj-m.gguf"], sorted(os.listdir(self.models)))
+        self.assertEqual(["mmproj-reader.gguf", "reader-Q4_0.gguf", "reader-Q8_0.gguf"], sorted(os.listdir(self.models)))
         self.assertEqual(1, self.asked().count("mmproj-F16.gguf"))
+
+
+del PullTest  # a base class only
