@@ -116,9 +116,9 @@ Task<Expected<ImportedSession>> SessionTransfer::import_session(TenantId tenant,
   std::optional<Expected<kv::Snapshot>> state;
   if (imported->has_state) {
     state = co_await import_kv(*lease, request, record);
-    request.file = {};
     if (!*state && state->error().code == ErrorCode::proto_field) co_return state->error();
   }
+  request.file = {};  // Its memory is free before the reply, for the next import.
   if (auto fits = check_fits(served, record.chain.size(), record.pending.size()); !fits) co_return fits.error();
   if (record.n_keep >= served.shape().sequence_cells_max) {
     co_return Error{ErrorCode::limit_context,

@@ -446,8 +446,12 @@ void ClientRequests::run(const std::string& id, wire::ImportDataRequest request)
         id, {ErrorCode::proto_field, "field \"target\" is not the id of an import_session in progress on this connection"});
   }
   PortableWriter& file = target->second.import->file;
-  const std::size_t steps = (file.size() + request.data.size() + kImportStep - 1) / kImportStep;
-  auto appended = target->second.import->share->resize(std::min(steps * kImportStep, imports_.file_bytes_max));
+  const std::size_t bytes = file.size() + request.data.size();
+  Expected<Unit> appended;
+  if (bytes <= imports_.file_bytes_max) {  // The file refuses more.
+    const std::size_t steps = (bytes + kImportStep - 1) / kImportStep;
+    appended = target->second.import->share->resize(std::min(steps * kImportStep, imports_.file_bytes_max));
+  }
   if (appended) appended = file.append(request.data);
   if (!appended) {
     in_flight_.erase(target);
