@@ -138,6 +138,7 @@ TEST_F(HttpServerTest, AnAnswerThatFindsNoRoomIsNotToBeComputedAgain) {
   HttpClient one = client();
   one.post("/v1/embeddings", R"({"input":"a"})");
   FakeService::Embedding embedding = service_.next_embedding();
+  EXPECT_TRUE(becomes([&] { return service_.request_bytes() == 0; }));  // The body is given back.
   const FullMemory full(service_);
   embedding.reply(long_result());
   const Answer answer = one.answer();
