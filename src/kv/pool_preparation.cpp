@@ -7,6 +7,15 @@
 namespace uma::kv {
 
 void PoolPreparation::expect(std::size_t bytes, std::size_t count, TimePoint now) {
+  if (!is_wanted_) begin(bytes, count, now);
+}
+
+void PoolPreparation::want(std::size_t bytes, TimePoint now) {
+  begin(bytes, 1, now);
+  is_wanted_ = true;
+}
+
+void PoolPreparation::begin(std::size_t bytes, std::size_t count, TimePoint now) {
   if (bytes != bytes_) stop();
   bytes_ = bytes;
   count_ = count;
@@ -31,11 +40,12 @@ void PoolPreparation::step(bool has_room, TimePoint now, Duration pause) {
     room_ = {};
     used_ = 0;
   }
-  next_ = now + pause;
+  next_ = is_wanted_ ? now : now + pause;
 }
 
 void PoolPreparation::stop() {
   bytes_ = count_ = used_ = 0;
+  is_wanted_ = false;
   memory_ = {};
   room_ = {};
   next_ = kNever;

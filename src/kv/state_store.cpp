@@ -212,6 +212,10 @@ void StateStore::expect(std::size_t piece_bytes, std::size_t pieces) {
   inbox_.push({.kind = JobKind::expect, .bytes = piece_bytes, .count = pieces});
 }
 
+void StateStore::want(std::size_t piece_bytes) {
+  inbox_.push({.kind = JobKind::want, .bytes = piece_bytes});
+}
+
 void StateStore::forget(const SessionId& session) {
   const MutexLock lock(mutex_);
   if (!is_open_) forgotten_.insert(session);
@@ -416,6 +420,8 @@ void StateStore::run(Job job) {
       return read(std::move(job));
     case JobKind::expect:
       return preparation_.expect(job.bytes, job.count, clock_.now());
+    case JobKind::want:
+      return preparation_.want(job.bytes, clock_.now());
     case JobKind::task:
       return job.task();
     case JobKind::remove:

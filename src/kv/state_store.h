@@ -162,6 +162,8 @@ class StateStore {
   void note_dropped() { stats_.dropped_total.add(); }
   // Announces `pieces` states or pieces of `piece_bytes`, for which memory should be prepared.
   void expect(std::size_t piece_bytes, std::size_t pieces);
+  // A lane waits for memory for a piece of `piece_bytes`.
+  void want(std::size_t piece_bytes);
   // Memory for the states stored here.
   [[nodiscard]] BytePool& pool() { return pool_; }
   // Runs a task on the store's thread, where work on a whole state delays only the disk's queue.
@@ -224,12 +226,12 @@ class StateStore {
 
  private:
   using Entry = StateTable::Entry;
-  enum class JobKind : std::uint8_t { write, read, remove, expect, task };
+  enum class JobKind : std::uint8_t { write, read, remove, expect, want, task };
   struct Job {
     JobKind kind = JobKind::write;
     StateId id = 0;                  // For write and read.
     bool stays_in_memory = false;    // For write.
-    std::size_t bytes = 0;           // For read: size of the file. For expect: size of a piece.
+    std::size_t bytes = 0;           // For read: size of the file. For expect and want: size of a piece.
     std::size_t count = 0;           // For expect.
     std::string file{};              // For remove.
     bool is_wrong = false;           // For remove: nobody may use it, even who wants to.

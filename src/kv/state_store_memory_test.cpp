@@ -199,6 +199,27 @@ TEST_F(StateStoreTest, MemoryKeptForTheNextStatesIsPartOfTheLimit) {
   EXPECT_EQ(store.memory_bytes(), 0u);
 }
 
+TEST_F(StateStoreTest, MemoryThatALaneWaitsForIsMadeWithoutPauses) {
+  constexpr std::size_t kLarge = std::size_t{8} << 20;
+  StateStore store({.warm_bytes_max = 16 * kLarge, .is_busy = [] { return true; }}, nullptr, clock_);
+  store.open({});
+  store.limit_memory({.at_rest = 16 * kLarge, .in_all = 16 * kLarge});
+  const auto make_at_once = [&] {
+    for (int i = 0; i < 10; ++i) store.step();
+  };
+  store.expect(kLarge, 1);
+  make_at_once();
+  EXPECT_FALSE(store.pool().has(kLarge)) << "models compute, and nobody waits";
+  store.want(kLarge);
+  store.expect(2 * kLarge, 1);
+  make_at_once();
+  EXPECT_TRUE(store.pool().has(kLarge)) << "what others announce does not end it";
+  (void)store.pool().take(kLarge);
+  store.expect(kLarge, 1);
+  make_at_once();
+  EXPECT_FALSE(store.pool().has(kLarge)) << "nobody waits any more";
+}
+
 TEST_F(StateStoreTest, HoldsItsInvariantsWhateverHappens) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     Random random(seed);

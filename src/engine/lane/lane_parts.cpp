@@ -70,7 +70,7 @@ std::size_t LaneParts::drop_last(std::size_t slot, std::size_t cells, std::size_
 }
 
 bool LaneParts::waits_for_memory(SequenceSave& save, std::size_t slot) const {
-  constexpr Duration kMemoryWait = std::chrono::milliseconds(100);  // Then the lane takes it from the system.
+  constexpr Duration kMemoryWait = std::chrono::milliseconds(20);  // Then the lane takes it from the system.
   constexpr int kMissedMax = 5;
   kv::BytePool& pool = states.pool();
   const std::size_t bytes = save.next_bytes(context, static_cast<std::int32_t>(slot));
@@ -81,7 +81,7 @@ bool LaneParts::waits_for_memory(SequenceSave& save, std::size_t slot) const {
   }
   if (save.wants_memory_since == kNever) {
     save.wants_memory_since = clock.now();
-    options.store->expect(bytes, 1);
+    options.store->want(bytes);
   }
   return clock.now() < save.wants_memory_since + kMemoryWait;
 }
