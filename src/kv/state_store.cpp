@@ -173,20 +173,25 @@ bool StateStore::has_place_for(const TenantId& tenant, std::uint64_t bytes, Keep
 }
 
 void StateStore::put(StateOwner owner, Snapshot snapshot, Keep keep) {
+  if (!add(std::move(owner), snapshot, keep)) recycle(std::move(snapshot), pool_);
+}
+
+bool StateStore::add(StateOwner owner, Snapshot& snapshot, Keep keep) {
   const MutexLock lock(mutex_);
   const auto family = table_.family_of(snapshot.identity);
   UMA_CHECK(family->second.is_joined);
   if (Entry* const same = table_.find_equal(owner, family->second, snapshot.tokens)) {
     same->last_used = clock_.now();
-    if (same->snapshot || same->is_busy || same->file.empty()) return;
+    if (same->snapshot || same->is_busy || same->file.empty()) return false;
     table_.set_snapshot(*same, share_snapshot(std::move(snapshot), pool_));
     make_tenant_room(owner.tenant);
-    return make_warm_room();
+    make_warm_room();
+    return true;
   }
-  if (table_.is_redundant(owner, family->second, snapshot.tokens)) return;
+  if (table_.find_longer(owner, family->second, snapshot.tokens) != nullptr) return false;
   if (options_.tenant_bytes_max > 0 && snapshot.bytes() > options_.tenant_bytes_max) {
     stats_.dropped_total.add();
-    return;
+    return false;
   }
   auto former = table_.supersede(owner, family->second, snapshot.tokens);
   const TenantId tenant = owner.tenant;
@@ -205,6 +210,15 @@ void StateStore::put(StateOwner owner, Snapshot snapshot, Keep keep) {
   delete_later(std::move(former));
   make_tenant_room(tenant);
   make_warm_room();
+  return true;
+}
+
+bool StateStore::has_in_memory(const StateOwner& owner, FamilyId family, std::span<const Token> tokens) {
+  const MutexLock lock(mutex_);
+  const StateTable::Family& known = table_.family_of(family);
+  const Entry* entry = table_.find_equal(owner, known, tokens);
+  if (entry == nullptr) entry = table_.find_longer(owner, known, tokens);
+  return entry != nullptr && entry->snapshot;
 }
 
 void StateStore::expect(std::size_t piece_bytes, std::size_t pieces) {

@@ -147,6 +147,8 @@ class StateStore {
   [[nodiscard]] bool has_place_for(const TenantId& tenant, std::uint64_t bytes, Keep keep) const;
   // Stores a state of a joined family in place of the session's former one.
   void put(StateOwner owner, Snapshot snapshot, Keep keep = Keep::anywhere);
+  // Whether put() would drop a state of these tokens, since memory has them already. Marks that state as used.
+  [[nodiscard]] bool has_in_memory(const StateOwner& owner, FamilyId family, std::span<const Token> tokens);
   // Begins to write a state to disk that stays in its context. `ends`: where its pieces end. `bytes`: about those of all of
   // them. The disk keeps the pieces that it has already until end_early(), which the caller calls exactly once.
   [[nodiscard]] EarlyWrite begin_early(const StateOwner& owner, const std::string& identity, std::span<const Token> tokens,
@@ -253,6 +255,8 @@ class StateStore {
   [[nodiscard]] std::uint64_t bytes_here() const REQUIRES_LOCK(mutex_) { return table_.bytes().warm + pool_.idle_bytes(); }
   [[nodiscard]] std::uint64_t bytes_at_rest() const REQUIRES_LOCK(mutex_) { return bytes_here() - leaving_bytes_; }
   void make_warm_room() REQUIRES_LOCK(mutex_);
+  // False: the state is not kept, and `snapshot` is unchanged.
+  bool add(StateOwner owner, Snapshot& snapshot, Keep keep);
   void write_waiting() REQUIRES_LOCK(mutex_);
   // `bytes`: those that the disk does not count yet.
   [[nodiscard]] bool make_cold_room(StateView arrives, const TenantId& tenant, std::uint64_t bytes) REQUIRES_LOCK(mutex_);

@@ -30,7 +30,7 @@ EarlyWrite StateStore::begin_early(const StateOwner& owner, const std::string& i
     write_waiting();
     return {};
   }
-  if (table_.is_redundant(owner, family->second, tokens)) return {};
+  if (table_.find_longer(owner, family->second, tokens) != nullptr) return {};
   for (const StatePart& part : early.wanted) {
     if (!table_.is_part_used(part.name)) break;
     early.parts.push_back({.name = part.name});
@@ -151,7 +151,7 @@ bool StateStore::accept_early(Early& early, const Snapshot& snapshot, ColdHead w
   const StateOwner& owner = early.owner;
   const auto family = table_.family_of(snapshot.identity);
   Entry* const same = table_.find_equal(owner, family->second, snapshot.tokens);
-  if (early.is_void || (same == nullptr && table_.is_redundant(owner, family->second, snapshot.tokens))) {
+  if (early.is_void || (same == nullptr && table_.find_longer(owner, family->second, snapshot.tokens) != nullptr)) {
     delete_later({std::move(written.name)});
   } else if (same != nullptr) {
     // One that is itself about to be written will have the same file.

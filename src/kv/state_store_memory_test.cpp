@@ -199,6 +199,32 @@ TEST_F(StateStoreTest, MemoryKeptForTheNextStatesIsPartOfTheLimit) {
   EXPECT_EQ(store.memory_bytes(), 0u);
 }
 
+TEST_F(StateStoreTest, TheMemoryOfAStateThatIsNotKeptIsUsedAgain) {
+  constexpr std::size_t kBig = std::size_t{2} << 20;
+  StateStore store({.warm_bytes_max = 64 * kBig}, nullptr, clock_);
+  store.open({});
+  const FamilyId family = store.join("model", true);
+  store.limit_memory({.at_rest = 64 * kBig, .in_all = 64 * kBig});
+  const StateOwner owner{TenantId{"a"}, SessionId{}, false};
+  const auto put_tokens = [&](int count) {
+    Snapshot snapshot;
+    snapshot.identity = "model";
+    snapshot.tokens = numbers(0, static_cast<std::size_t>(count));
+    snapshot.pieces.push_back({0, count, store.pool().take(kBig)});
+    store.put(owner, std::move(snapshot));
+  };
+  put_tokens(50);
+  EXPECT_TRUE(store.has_in_memory(owner, family, numbers(0, 50)));
+  EXPECT_TRUE(store.has_in_memory(owner, family, numbers(0, 40)));
+  EXPECT_FALSE(store.has_in_memory(owner, family, numbers(0, 60)));
+  EXPECT_FALSE(store.has_in_memory({TenantId{"b"}, SessionId{}, false}, family, numbers(0, 50)));
+  for (const int count : {50, 40}) {
+    put_tokens(count);
+    EXPECT_TRUE(store.pool().has(kBig)) << count;
+    (void)store.pool().take(kBig);
+  }
+}
+
 TEST_F(StateStoreTest, MemoryThatALaneWaitsForIsMadeWithoutPauses) {
   constexpr std::size_t kLarge = std::size_t{8} << 20;
   StateStore store({.warm_bytes_max = 16 * kLarge, .is_busy = [] { return true; }}, nullptr, clock_);

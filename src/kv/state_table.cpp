@@ -256,15 +256,15 @@ std::optional<PrefixIndex::Match> StateTable::find(const PrefixQuery& query, std
   return best;
 }
 
-bool StateTable::is_redundant(const StateOwner& owner, const Family& family, std::span<const Token> tokens) {
-  if (!family.can_cut) return false;
+StateTable::Entry* StateTable::find_longer(const StateOwner& owner, const Family& family, std::span<const Token> tokens) {
+  if (!family.can_cut) return nullptr;
   const auto match = owner.session.empty() ? index_.longest_common(scope_of(family.id, owner), tokens)
                                            : best_of({owner.session}, family, tokens);
-  if (!match || match->tokens_count < tokens.size()) return false;
+  if (!match || match->tokens_count < tokens.size()) return nullptr;
   Entry& entry = entries_.at(match->id);
-  if (entry.is_forgotten) return false;
+  if (entry.is_forgotten) return nullptr;
   entry.last_used = clock_.now();
-  return true;
+  return &entry;
 }
 
 std::vector<std::string> StateTable::supersede(const StateOwner& owner, const Family& family, std::span<const Token> tokens) {

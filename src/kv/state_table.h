@@ -140,9 +140,9 @@ class StateTable {
   // --- Lookups by tokens
   // The entry with the longest usable prefix of `chain`; a whole entry if states cannot be cut.
   [[nodiscard]] std::optional<PrefixIndex::Match> find(const PrefixQuery& query, std::span<const Token> chain) const;
-  // Whether an equal or longer state exists already: of the same session, or, for a state without a session, of any owner in
-  // scope. Marks it as used.
-  [[nodiscard]] bool is_redundant(const StateOwner& owner, const Family& family, std::span<const Token> tokens);
+  // The state that has these tokens and may be longer, if states can be cut: of the same session, or, without one, of any owner
+  // in scope. Marks it as used. Null: there is none.
+  [[nodiscard]] Entry* find_longer(const StateOwner& owner, const Family& family, std::span<const Token> tokens);
   // Removes the states that a new state replaces: the session's former state; if states cannot be cut, those that it does not
   // continue and all but the last few; for a state without a session, those that it continues. Returns the files of the removed
   // states.

@@ -30,6 +30,12 @@ bool SlotEviction::is_worth_storing(const Slot& slot, std::size_t staying) const
   return lost >= kWorthAPause || (lost > 0 && is_worth_the_wait(slot, lost));
 }
 
+// A prompt that was asked again leaves its context with tokens that the store had from the first time.
+bool SlotEviction::is_in_memory(const Slot& slot) const {
+  const kv::FamilyId family = parts_.states.family_of(slot.adapters);
+  return parts_.options.store != nullptr && family != 0 && parts_.options.store->has_in_memory(slot.owner, family, slot.tokens);
+}
+
 // In a burst of prompts every one waits for all states that are stored before it; so do streams where a state has no pieces.
 // Another tenant counts as one, so that its burst does not cost this one its states.
 bool SlotEviction::is_worth_the_wait(const Slot& slot, std::int32_t lost) const {
@@ -55,7 +61,7 @@ std::optional<ByteBudget::Share> SlotEviction::reserve(std::size_t index, kv::Gi
 }
 
 void SlotEviction::store(std::size_t index, std::size_t staying) {
-  if (!is_worth_storing(parts_.slots[index], staying)) return;
+  if (!is_worth_storing(parts_.slots[index], staying) || is_in_memory(parts_.slots[index])) return;
   if (auto reserved = reserve(index, kv::GiveWay::at_once)) {
     save(index, std::move(*reserved));
   } else {
@@ -94,7 +100,7 @@ void SlotEviction::report_not_stored(std::size_t index) {
 }
 
 bool SlotEviction::store_by_disk(std::size_t index, Then then, std::size_t staying) {
-  if (stored_ == seen(index)) return true;
+  if (stored_ == seen(index) || is_in_memory(parts_.slots[index])) return true;
   if (waits_for_pieces(index, then, staying)) return false;
   const Slot& slot = parts_.slots[index];
   // A state of which a piece could not be saved, or for which there is no memory, is not saved as a whole either.

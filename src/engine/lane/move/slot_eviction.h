@@ -104,6 +104,7 @@ class SlotEviction {
   [[nodiscard]] kv::StateView view_of(std::size_t index) const;
   [[nodiscard]] bool is_over_share(const TenantId& tenant) const;
   [[nodiscard]] bool is_worth_storing(const Slot& slot, std::size_t staying = 0) const;
+  [[nodiscard]] bool is_in_memory(const Slot& slot) const;
   [[nodiscard]] bool is_worth_the_wait(const Slot& slot, std::int32_t lost) const;
   [[nodiscard]] std::optional<ByteBudget::Share> reserve(std::size_t index, kv::GiveWay how);
   void save(std::size_t index, ByteBudget::Share reserved);

@@ -367,6 +367,18 @@ TEST_F(SlotEvictionTest, WhatAnotherSlotHasTooGoesFirst) {
   EXPECT_GE(ask(6, head + " and now?", "").usage.reused_tokens, 400);
 }
 
+TEST_F(SlotEvictionTest, WhatMemoryHasAlreadyIsNotSavedAgain) {
+  make_with_store({.sequences = 1});
+  ask(1, kPrompt, "");
+  ask(2, "something else", "");
+  ask(3, kPrompt, "");
+  const std::uint64_t saved = lane_->stats().saved_bytes_total.value();
+  EXPECT_GT(saved, 0u);
+  ask(4, "something else", "");
+  EXPECT_EQ(lane_->stats().saved_bytes_total.value(), saved);
+  EXPECT_EQ(ask(5, kPrompt, "").usage.reused_tokens, static_cast<std::int32_t>(kPrompt.size()) - 1);
+}
+
 // --- Copies for other daemons
 
 TEST_F(SlotEvictionTest, ACopyOfAnIdleConversationIsStoredAndTheConversationStays) {
