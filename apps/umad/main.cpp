@@ -126,7 +126,7 @@ int run_key(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   uma::umad::block_signals();
   uma::set_thread_name("umad");
-  uma::give_back_large_blocks();
+  uma::set_up_heap();
   // The daemon's files belong to this user only, whatever mode they are created with.
   ::umask(0077);
   // Without this an abort inside the library starts a debugger, which takes seconds.

@@ -14,9 +14,12 @@ inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // Asks for huge pages. Without effect where the system has none to give. Requires: `place` is at the beginning of a page.
 void advise_huge_pages(void* place, std::size_t bytes);
 
-// Makes blocks of 1 MiB and more return to the system when they are freed. By default glibc keeps freed blocks of up to 32 MiB
-// in one arena per thread, and raises that limit by itself (docs/decisions/0033). Called before threads are started.
-void give_back_large_blocks();
+// Called before threads are started.
+// - Blocks of 1 MiB and more return to the system when they are freed. By default glibc keeps freed blocks of up to 32 MiB in
+//   one arena per thread, and raises that limit by itself (docs/decisions/0033).
+// - Every thread has an arena of its own. By default threads share eight arenas a core, and a thread of low priority that holds
+//   one while it has no core keeps the others waiting: streams for 40 ms.
+void set_up_heap();
 
 // Returns the pages of a block that is freed next, some at a time, as operator delete does here with large blocks: unmapping
 // them all at once holds up every thread that maps or unmaps memory for as long as a busy machine keeps this one from running.

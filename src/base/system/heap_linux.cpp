@@ -14,6 +14,7 @@
 namespace uma {
 namespace {
 
+constexpr int kArenasMax = 1024;  // More than there are threads.
 constexpr int kLargeFrom = 1 << 20;
 // Free memory kept at an arena's end: enough to avoid repeated system calls in usual work.
 constexpr int kKeptAtEnd = 4 << 20;
@@ -24,7 +25,8 @@ void advise_huge_pages(void* place, std::size_t bytes) {
   ::madvise(place, bytes, MADV_HUGEPAGE);  // Only advice: a failure is harmless.
 }
 
-void give_back_large_blocks() {
+void set_up_heap() {
+  ::mallopt(M_ARENA_MAX, kArenasMax);
   ::mallopt(M_MMAP_THRESHOLD, kLargeFrom);
   ::mallopt(M_TRIM_THRESHOLD, kKeptAtEnd);
 }

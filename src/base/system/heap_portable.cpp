@@ -9,7 +9,7 @@ namespace uma {
 
 void advise_huge_pages(void* /*place*/, std::size_t /*bytes*/) {}
 
-void give_back_large_blocks() {}
+void set_up_heap() {}
 
 void return_pages(void* /*place*/, std::size_t /*bytes*/) {}
 

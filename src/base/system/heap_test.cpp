@@ -1,8 +1,12 @@
 #include "base/system/heap.h"
 
+#include <algorithm>
+#include <barrier>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -32,7 +36,7 @@ class Heap : public ::testing::Test {
 #if UMA_HAS_SANITIZER
     GTEST_SKIP() << "the sanitizers have an allocator of their own";
 #endif
-    give_back_large_blocks();
+    set_up_heap();
   }
 };
 
@@ -51,6 +55,27 @@ TEST_F(Heap, LargeBlocksGoBackWhenTheyAreFreedWhateverLiesBetweenThem) {
     EXPECT_LT(held(), before + 16 * kMiB);
   }).join();
 }
+
+#if defined(__GLIBC__)
+TEST_F(Heap, EveryThreadHasAnArenaOfItsOwn) {
+  const std::size_t threads_count = std::min(8 * std::size_t{std::thread::hardware_concurrency()} + 8, std::size_t{256});
+  std::barrier all_have(static_cast<std::ptrdiff_t>(threads_count));
+  std::mutex mutex;
+  std::set<std::uintptr_t> arenas;
+  std::vector<std::jthread> threads;
+  for (std::size_t i = 0; i < threads_count; ++i) {
+    threads.emplace_back([&] {
+      constexpr std::uintptr_t kArenaBytes = std::uintptr_t{64} << 20;  // glibc aligns an arena's memory to this.
+      const auto small = std::make_unique_for_overwrite<char[]>(1000);
+      all_have.arrive_and_wait();
+      const std::scoped_lock lock(mutex);
+      arenas.insert(reinterpret_cast<std::uintptr_t>(small.get()) / kArenaBytes);
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(arenas.size(), threads_count);
+}
+#endif
 
 TEST_F(Heap, ABlockCanBeUsedAfterItsPagesWereReturned) {
   const auto large = block(8 * kMiB + 1000);
