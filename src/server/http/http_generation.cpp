@@ -15,16 +15,6 @@ std::string random_name() {
   return std::format("{:016x}", secure_u64());
 }
 
-std::size_t json_bytes_of(const EosEvent& eos) {
-  constexpr std::size_t kLogprobBytes = 64;  // Size of a token with its logprob in JSON.
-  const auto bytes_of = [](const std::vector<TokenLogprobs>& places) {
-    return places.empty() ? 0 : places.size() * (1 + places.back().top.size()) * kLogprobBytes;
-  };
-  std::size_t sum = eos.text.size() + bytes_of(eos.logprobs) + bytes_of(eos.prompt_logprobs);
-  for (const ReplyPart& part : eos.parts) sum += part.text.size();
-  return sum;
-}
-
 GenerationSink::GenerationSink(std::string id, std::shared_ptr<Outbox> outbox, std::unique_ptr<AnswerEncoder> encoder,
                                bool stream, RunApart apart, RequestShare share)
     : id_(std::move(id)),

@@ -14,18 +14,14 @@
 #include "core/error.h"
 #include "core/event.h"
 #include "core/request.h"
+#include "server/answer_bytes.h"
 #include "server/awaitable.h"
 #include "server/outbox.h"
 
 namespace uma::server {
 
-inline constexpr std::size_t kApartBytes = 65'536;  // Texts of this size and more are read and written apart.
-
 // Runs work that takes as long as its bytes where it delays no other tenant (Service::run_apart). Any thread.
 using RunApart = std::function<void(std::size_t bytes, MoveOnlyFunction<void()> work)>;
-
-// About the size of the JSON of what the event has, without walking through it.
-[[nodiscard]] std::size_t json_bytes_of(const EosEvent& eos);
 
 // A random id of 16 hexadecimal digits for an answer, practically unique.
 [[nodiscard]] std::string random_name();
@@ -50,7 +46,7 @@ class AnswerEncoder {
   virtual void note_failure(const EosEvent& /*eos*/) {}
   // About the size of what append_last(), whole() or note_failure() will write; called once before them. They are called apart
   // if it is large.
-  [[nodiscard]] virtual std::size_t end_bytes(const EosEvent& eos) { return json_bytes_of(eos); }
+  [[nodiscard]] virtual std::size_t end_bytes(const EosEvent& eos) { return answer_bytes(eos); }
   // Appends an event that changes nothing, between append_first and append_last: clients end a stream that is silent for long.
   virtual void append_keep_alive(std::string& out) { out += ": keep-alive\n\n"; }
   // Like append_keep_alive(), before append_first.

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/trace.h"
 #include "core/limits.h"
+#include "server/answer_bytes.h"
 #include "server/server_state.h"
 #include "wire/openai/picture_codec.h"
 #include "wire/own/event_codec.h"
@@ -18,55 +19,7 @@
 namespace uma::server {
 namespace {
 
-constexpr std::size_t kLongAnswerBytes = 65'536;  // Longer answers are encoded apart.
-constexpr std::size_t kImportStep = 1ul << 20;    // PortableWriter reserves memory in such parts.
-
-// The bytes of an answer, about, as far as they grow with its request or with what the tenant has stored.
-template <class T>
-std::size_t answer_bytes(const T& /*value*/) {
-  return 0;
-}
-
-std::size_t answer_bytes(const SessionDetail& session) {
-  constexpr std::size_t kMessageBytes = 32;  // The frame of a message without text.
-  return session.bytes() + (session.messages.size() + session.pending_messages.size()) * kMessageBytes;
-}
-
-std::size_t answer_bytes(const SessionList& list) {
-  constexpr std::size_t kSessionBytes = 512;
-  std::size_t sum = list.sessions.size() * kSessionBytes;
-  for (const SessionInfo& session : list.sessions) sum += session.metadata.size();
-  return sum;
-}
-
-constexpr std::size_t kFloatBytes = 12;
-
-std::size_t answer_bytes(const EmbedResult& result) {
-  return result.values.size() * kFloatBytes;
-}
-
-std::size_t answer_bytes(const ImageEmbeddings& result) {
-  std::size_t sum = 0;
-  for (const std::vector<float>& vector : result.embeddings) sum += vector.size() * kFloatBytes;
-  return sum;
-}
-
-// A reranking shows its documents, if it is asked to.
-std::size_t answer_bytes(const RerankResult& result, const wire::RerankCall& call) {
-  constexpr std::size_t kScoreBytes = 64;
-  std::size_t sum = result.scores.size() * kScoreBytes;
-  if (!call.returns_documents) return sum;
-  for (const RerankScore& score : result.scores) sum += call.rerank.documents[score.index].size();
-  return sum;
-}
-
-std::size_t answer_bytes(const EosEvent& eos) {
-  constexpr std::size_t kTokenBytes = 96;  // A token with its logprob and the list of its bytes.
-  std::size_t sum = eos.text.size();
-  for (const ReplyPart& part : eos.parts) sum += part.text.size();
-  for (const TokenLogprobs& place : eos.logprobs) sum += (1 + place.top.size()) * kTokenBytes;
-  return sum;
-}
+constexpr std::size_t kImportStep = 1ul << 20;  // PortableWriter reserves memory in such parts.
 
 }  // namespace
 
@@ -80,7 +33,7 @@ class ClientRequests::AnswerEncoder {
   // answer, which all tenants share. `share` counts it meanwhile. Once the client is gone nothing is encoded.
   template <class EncodeT>
   void run(std::size_t bytes, RequestShare share, EncodeT encode, Promise<std::string> deliver) const {
-    if (bytes < kLongAnswerBytes) return deliver(contain(encode));
+    if (bytes < kApartBytes) return deliver(contain(encode));
     service_.run_apart(
         tenant_, bytes,
         [outbox = outbox_, share = std::move(share), encode = std::move(encode), deliver = std::move(deliver)]() mutable {
@@ -95,7 +48,7 @@ class ClientRequests::AnswerEncoder {
   }
   // A share that counts so much of an answer. Errors: E_LIMIT_003.
   [[nodiscard]] Expected<RequestShare> hold(std::size_t bytes) const {
-    if (bytes < kLongAnswerBytes) return nullptr;
+    if (bytes < kApartBytes) return nullptr;
     RequestShare share = service_.open_share(tenant_);
     if (const auto held = share->grow(bytes); !held) return std::unexpected(held.error());
     return share;
@@ -119,7 +72,7 @@ class ClientRequests::StreamSink final : public EventSink {
     const auto write = [&](std::string& out) { wire::append_event(out, head_, event, stream_); };
     if (!is_terminal(event)) return encoder_.outbox()->append_unless_full(write);
     const auto* eos = std::get_if<EosEvent>(&event);
-    if (eos != nullptr && answer_bytes(*eos) >= kLongAnswerBytes) {
+    if (eos != nullptr && answer_bytes(*eos) >= kApartBytes) {
       end_apart(*eos);
     } else {
       encoder_.outbox()->append_last(id_, write);
@@ -131,14 +84,7 @@ class ClientRequests::StreamSink final : public EventSink {
   // An end is delivered in any case, so it is encoded even where there is no memory to hold it.
   void end_apart(const EosEvent& eos) {
     if (encoder_.outbox()->is_sealed()) return;
-    auto encode = [head = head_, stream = stream_,
-                   eos = Event(EosEvent{.reason = eos.reason,
-                                        .usage = eos.usage,
-                                        .text = eos.text,
-                                        .error = eos.error,
-                                        .parts = eos.parts,
-                                        .logprobs = eos.logprobs,
-                                        .share = eos.share})]() -> Expected<std::string> {
+    auto encode = [head = head_, stream = stream_, eos = Event(eos)]() -> Expected<std::string> {
       std::string frame;
       wire::append_event(frame, head, eos, stream);
       return frame;
@@ -324,7 +270,13 @@ Promise<T> ClientRequests::reply_to(const std::string& id, AppendT append, Bytes
 
 template <class T, class AppendT>
 Promise<T> ClientRequests::reply_to(const std::string& id, AppendT append) {
-  return reply_to<T>(id, std::move(append), [](const T& value) { return answer_bytes(value); });
+  return reply_to<T>(id, std::move(append), [](const T& value) -> std::size_t {
+    if constexpr (requires { answer_bytes(value); }) {
+      return answer_bytes(value);
+    } else {
+      return 0;  // It does not grow.
+    }
+  });
 }
 
 void ClientRequests::run(const std::string& id, GenerateRequest request) {
@@ -485,7 +437,7 @@ void ClientRequests::run(const std::string& id, wire::RerankCall call) {
       [asked](std::string& out, const wire::FrameHead& head, const RerankResult& result) {
         wire::append_rerank(out, head, result, *asked);
       },
-      [asked](const RerankResult& result) { return answer_bytes(result, *asked); });
+      [asked](const RerankResult& result) { return answer_bytes(*asked, result.scores.size()); });
   in_flight_.at(id).generation = service_.rerank(tenant_, std::move(request), std::move(reply));
 }
 

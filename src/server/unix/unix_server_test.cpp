@@ -106,7 +106,7 @@ TEST_F(UnixServerTest, EveryAnswerThatGrowsWithItsRequestIsEncodedApart) {
   service_.next_embedding().reply(
       EmbedResult{.model = "fake", .dimensions = 1000, .values = std::vector<float>(10'000, 0.5f), .tokens = 1});
   client.send_json(std::format(R"({{"id":"r","type":"rerank","query":"q","documents":["{}"],"return_documents":true}})",
-                               std::string(65'000, 'd')));
+                               std::string(65'420, 'd')));  // The request is short.
   service_.next_reranking().reply(RerankResult{.model = "fake", .scores = std::vector<RerankScore>(2), .tokens = 1});
   client.send_json(R"({"id":"g","type":"generate","prompt":"hi","stream":false})");
   service_.next_generation().sink->deliver(EosEvent{FinishReason::stop, {}, std::string(100'000, 'x'), std::nullopt});

@@ -54,7 +54,7 @@ class ChoiceEncoder final : public AnswerEncoder {
     return shared_->answer.whole(choice_, eos);
   }
   std::size_t end_bytes(const EosEvent& eos) override {
-    const std::size_t bytes = json_bytes_of(eos);
+    const std::size_t bytes = answer_bytes(eos);
     return shared_->bytes.fetch_add(bytes) + bytes;
   }
 

@@ -21,8 +21,6 @@
 namespace uma::server {
 namespace {
 
-constexpr std::size_t kNumberBytes = 12;  // Size of a number of a vector in JSON.
-
 // Charged for the vectors that a request asks for and for their JSON, as far as the size of a vector is known, so that nothing
 // is computed whose answer there is no room for; null: they are few, or the size is not known yet.
 Expected<RequestShare> hold_vectors(HttpConnection& connection, const std::string& model, std::size_t count,
@@ -48,16 +46,6 @@ Awaitable<std::optional<Expected<EmbedResult>>> embed_for(HttpConnection& connec
   co_return result;
 }
 
-std::size_t json_bytes(const EmbedResult& result) {
-  return result.values.size() * kNumberBytes;
-}
-
-std::size_t json_bytes(const ImageEmbeddings& result) {
-  std::size_t numbers = 0;
-  for (const std::vector<float>& each : result.embeddings) numbers += each.size();
-  return numbers * kNumberBytes;
-}
-
 // A request, and what its answer repeats of it.
 struct RerankRead {
   RerankRequest asked;
@@ -71,13 +59,6 @@ std::expected<RerankRead, wire::RejectedBody> decode_rerank(std::string_view bod
   read.repeated.rerank = {};
   if (read.repeated.returns_documents) read.repeated.rerank.documents = read.asked.documents;
   return read;
-}
-
-std::size_t json_bytes(const wire::RerankCall& repeated, std::size_t documents) {
-  constexpr std::size_t kScoreBytes = 64;  // Size of a document's score in JSON.
-  std::size_t sum = documents * kScoreBytes;
-  for (const std::string& document : repeated.rerank.documents) sum += document.size();
-  return sum;
 }
 
 using DecodeOllamaEmbed = std::expected<wire::OllamaEmbedCall, wire::RejectedBody> (*)(std::string_view body);
@@ -110,7 +91,7 @@ handlers::Answer answer_ollama_embed(HttpConnection& connection, const HttpReque
   co_return co_await connection.respond_with(
       std::move(result), request,
       [json, took, name = asked.empty() ? model : asked](const EmbedResult& embedded) { return json(embedded, name, took); },
-      json_bytes, {.share = *std::move(share)});
+      answer_bytes, {.share = *std::move(share)});
 }
 
 }  // namespace
@@ -127,7 +108,7 @@ handlers::Answer handlers::create_embeddings(HttpConnection& connection, const H
   co_return co_await connection.respond_with(
       std::move(result), request,
       [encoding = call->encoding](const EmbedResult& embedded) { return wire::embeddings_json(embedded, encoding); },
-      json_bytes, {.share = *std::move(share)});
+      answer_bytes, {.share = *std::move(share)});
 }
 
 handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRequest& request) {
@@ -147,7 +128,7 @@ handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRe
   if (made && *made) connection.charge((*made)->rows);
   co_return co_await connection.respond_with(
       std::move(made), request,
-      [model](const ImageEmbeddings& embeddings) { return wire::image_embeddings_json(embeddings, model); }, json_bytes,
+      [model](const ImageEmbeddings& embeddings) { return wire::image_embeddings_json(embeddings, model); }, answer_bytes,
       {.share = *std::move(share)});
 }
 
@@ -156,7 +137,7 @@ handlers::Answer handlers::create_rerank(HttpConnection& connection, const HttpR
   if (!read) co_return co_await connection.respond_rejected(read.error(), request);
   connection.warn(read->repeated.warnings);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
-  const std::size_t bytes = json_bytes(read->repeated, read->asked.documents.size());
+  const std::size_t bytes = answer_bytes(read->repeated, read->asked.documents.size());
   auto share = connection.hold(2 * bytes);  // The documents, and the body that repeats them.
   if (!share) co_return co_await connection.respond_failed(share.error(), request);
   read->asked.options.model = connection.choose_model(read->asked.options.model, Capability::rerank);

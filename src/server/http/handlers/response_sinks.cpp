@@ -136,7 +136,7 @@ void BackgroundSink::begin(const ResponseBegunEvent& place) {
 // Nothing is delivered after the end, so the job is alone. If it is dropped, the destructor ends the log. An end that is not
 // stored is written at once: who has cancelled the response finds it here as soon as the service has answered.
 void BackgroundSink::end(EosEvent eos) {
-  const std::size_t bytes = json_bytes_of(eos) + encoder_.bytes() + reply_bytes_;
+  const std::size_t bytes = answer_bytes(eos) + encoder_.bytes() + reply_bytes_;
   if (bytes < kApartBytes || !is_stored(eos)) return write_end(eos);
   apart_(bytes, [self = shared_from_this(), eos = std::move(eos)] { self->write_end(eos); });
 }

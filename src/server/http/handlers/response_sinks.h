@@ -39,7 +39,7 @@ class ResponseWriter final : public AnswerEncoder {
   void append_keep_alive(std::string& out) override;
   void note_failure(const EosEvent& eos) override { end_for_others(eos); }
   // The last event repeats the whole reply.
-  std::size_t end_bytes(const EosEvent& eos) override { return json_bytes_of(eos) + encoder_.bytes() + reply_bytes_; }
+  std::size_t end_bytes(const EosEvent& eos) override { return answer_bytes(eos) + encoder_.bytes() + reply_bytes_; }
 
  private:
   template <class WriteT>

@@ -112,14 +112,6 @@ auto ask_for_session(HttpConnection& connection, std::string session) {
   });
 }
 
-std::size_t text_bytes(const SessionDetail& detail) {
-  return detail.bytes();
-}
-
-std::size_t text_bytes(const ResponseDetail& detail) {
-  return detail.session.bytes();
-}
-
 // Answers with items, for whose texts of so many bytes and their JSON `share` is charged.
 Answer respond_with_items(HttpConnection& connection, const HttpRequest& request, std::size_t bytes, wire::ItemPage page,
                           RequestShare share, std::string (*json)(const wire::ItemPage& page)) {
@@ -141,7 +133,7 @@ Answer respond_with_page(HttpConnection& connection, std::optional<Expected<T>> 
   if (!value || !*value) {
     co_return co_await connection.respond_with(std::move(value), request, [](const T&) { return std::string(); });
   }
-  const std::size_t bytes = text_bytes(**value);
+  const std::size_t bytes = answer_bytes(**value);
   auto held = connection.hold(2 * bytes);
   if (!held) co_return co_await connection.respond_failed(held.error(), request);
   RequestShare share = *std::move(held);
@@ -160,7 +152,7 @@ class CompactionWriter final : public AnswerEncoder {
   void append_text(std::string&, const TokenEvent&) override {}
   void append_last(std::string&, const EosEvent&) override {}
   std::size_t end_bytes(const EosEvent& eos) override {
-    return json_bytes_of(eos) + compaction_.items.size() + compaction_.user_items.size();
+    return answer_bytes(eos) + compaction_.items.size() + compaction_.user_items.size();
   }
   std::string whole(const EosEvent& eos) override {
     return wire::compaction_json(compaction_, random_name() + random_name() + random_name(), unix_time_s(), eos);
@@ -213,7 +205,7 @@ Answer handlers::compact_response(HttpConnection& connection, const HttpRequest&
     auto detail = co_await ask_for_response(connection, **std::move(previous));
     if (!detail) co_return false;
     if (!*detail) co_return co_await respond_refused(connection, request, detail->error(), "previous_response_id");
-    const std::size_t bytes = text_bytes(**detail);
+    const std::size_t bytes = answer_bytes(**detail);
     auto held = connection.hold(2 * bytes);
     if (!held) co_return co_await respond_refused(connection, request, held.error(), "");
     earlier = co_await connection.run_apart(
@@ -264,7 +256,7 @@ Answer handlers::get_response(HttpConnection& connection, const HttpRequest& req
   }
   auto detail = co_await ask_for_response(connection, std::move(*id));
   if (query->is_stream && detail && *detail) {
-    const std::size_t bytes = text_bytes(**detail);
+    const std::size_t bytes = answer_bytes(**detail);
     auto held = connection.hold(3 * bytes);  // The conversation, and its texts in deltas and items.
     if (!held) co_return co_await connection.respond_failed(held.error(), request);
     auto events = co_await connection.run_apart(bytes, [detail = std::move(**detail), after = query->after, share = *held] {
@@ -273,7 +265,7 @@ Answer handlers::get_response(HttpConnection& connection, const HttpRequest& req
     co_return co_await connection.respond(200, "text/event-stream", std::move(events), request.keep_alive,
                                           "Cache-Control: no-cache\r\n", *std::move(held));
   }
-  co_return co_await connection.respond_with(std::move(detail), request, wire::response_json, text_bytes);
+  co_return co_await connection.respond_with(std::move(detail), request, wire::response_json, answer_bytes);
 }
 
 Answer handlers::delete_response(HttpConnection& connection, const HttpRequest& request) {
@@ -311,7 +303,7 @@ Answer handlers::cancel_response(HttpConnection& connection, const HttpRequest& 
     std::string json = connection.server().live->find(request.ids.front(), connection.tenant());
     if (!json.empty()) co_return co_await connection.respond(200, kJson, std::move(json), request.keep_alive);
   }
-  co_return co_await connection.respond_with(std::move(detail), request, wire::response_json, text_bytes);
+  co_return co_await connection.respond_with(std::move(detail), request, wire::response_json, answer_bytes);
 }
 
 Answer handlers::list_input_items(HttpConnection& connection, const HttpRequest& request) {
@@ -426,7 +418,7 @@ Answer handlers::get_conversation_item(HttpConnection& connection, const HttpReq
   connection.note_session(*session);
   auto detail = co_await ask_for_session(connection, std::move(*session));
   if (!detail || !*detail) co_return co_await connection.respond_with(std::move(detail), request, conversation_of);
-  const std::size_t bytes = text_bytes(**detail);
+  const std::size_t bytes = answer_bytes(**detail);
   auto held = connection.hold(2 * bytes);
   if (!held) co_return co_await connection.respond_failed(held.error(), request);
   RequestShare share = *std::move(held);
@@ -447,7 +439,7 @@ Answer handlers::delete_conversation_item(HttpConnection& connection, const Http
   if (!detail || !*detail) {
     co_return co_await connection.respond_with(std::move(detail), request, conversation_of);
   }
-  const std::size_t bytes = text_bytes(**detail);
+  const std::size_t bytes = answer_bytes(**detail);
   const auto held = connection.hold(bytes);
   if (!held) co_return co_await connection.respond_failed(held.error(), request);
   const auto place = co_await connection.run_apart(bytes, [detail = std::move(**detail), id = request.ids.back(),

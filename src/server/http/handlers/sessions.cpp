@@ -35,18 +35,6 @@ auto session_json_for(HttpConnection& connection) {
   };
 }
 
-std::size_t list_bytes(const SessionList& list) {
-  constexpr std::size_t kInfoBytes = 512;  // Size of a session in JSON, without its metadata.
-  std::size_t sum = 0;
-  for (const SessionInfo& info : list.sessions) sum += kInfoBytes + info.name.size() + info.metadata.size();
-  return sum;
-}
-
-std::size_t list_bytes(const std::vector<TurnReceipt>& receipts) {
-  constexpr std::size_t kReceiptBytes = 1024;  // Size of a receipt in JSON.
-  return receipts.size() * kReceiptBytes;
-}
-
 // The request of this type for the session in the path, with the body's fields.
 template <class BodyT>
 Awaitable<std::expected<BodyT, wire::RejectedBody>> decode(std::string_view type, HttpConnection& connection,
@@ -100,7 +88,7 @@ Answer handlers::list_sessions(HttpConnection& connection, const HttpRequest& re
     connection.service().list_sessions(connection.tenant(), std::move(*call), std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(sessions), request,
-                                             [](const SessionList& list) { return wire::sessions_json(list); }, list_bytes,
+                                             [](const SessionList& list) { return wire::sessions_json(list); }, answer_bytes,
                                              {.has_etag = true});
 }
 
@@ -130,7 +118,7 @@ Answer handlers::list_receipts(HttpConnection& connection, const HttpRequest& re
     connection.service().list_receipts(connection.tenant(), std::move(call->session), std::move(reply));
   });
   co_return co_await connection.respond_with(
-      std::move(receipts), request, [](const std::vector<TurnReceipt>& all) { return wire::receipts_json(all); }, list_bytes);
+      std::move(receipts), request, [](const std::vector<TurnReceipt>& all) { return wire::receipts_json(all); }, answer_bytes);
 }
 
 Answer handlers::end_session(HttpConnection& connection, const HttpRequest& request) {
