@@ -35,6 +35,15 @@ class LatencyTargets {
     const double wanted_ms = sequence.job.target_tbt_ms;
     return wanted_ms > 0 ? std::max(wanted_ms, default_tbt_ms() / 2) : default_tbt_ms();
   }
+  // The time between two tokens for which ticks are planned. Where no setting and no client names a target, streams of a fast
+  // model do not wait for dozens of their own steps while a prompt is computed, which gains nothing by longer ticks.
+  [[nodiscard]] double planned_tbt_ms(const Sequence& sequence) const {
+    const double target_ms = tbt_ms(sequence);
+    const double decode_ms = step_model_.decode_ms() * decode_calls_;
+    const bool is_named = options_.target_tbt_ms > 0 || sequence.job.target_tbt_ms > 0;
+    if (is_named || options_.is_on_devices || decode_ms == 0) return target_ms;
+    return std::min(target_ms, std::max(options_.tick_ms / 2, 4 * decode_ms));
+  }
   // kNever: there is no target.
   [[nodiscard]] TimePoint first_token_due(const Sequence& sequence) const {
     const double wanted_ms = sequence.job.target_ttft_ms > 0 ? sequence.job.target_ttft_ms : options_.target_ttft_ms;

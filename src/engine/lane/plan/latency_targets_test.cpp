@@ -70,6 +70,30 @@ TEST(LatencyTargets, AClientGetsShorterPausesThanTheDefaultByHalfAtMost) {
   EXPECT_EQ(targets.tbt_ms(sequence_that_wants(0, 1)), 20);
 }
 
+TEST(LatencyTargets, StreamsOfAFastModelWaitForHalfATick) {
+  LaneOptions options;
+  options.tick_ms = 30;
+  sched::StepModel model;
+  const LatencyTargets targets(options, model);
+  const Sequence any = sequence_that_wants(0, 0);
+  EXPECT_EQ(targets.planned_tbt_ms(any), 30) << "nothing was measured";
+  sched::StepShape decode;
+  decode.add_decode(10);
+  const auto measure = [&](double ms) {
+    for (int i = 0; i < 200; ++i) model.observe(decode, ms);
+  };
+  measure(1);
+  EXPECT_EQ(targets.planned_tbt_ms(any), 15);
+  EXPECT_EQ(targets.tbt_ms(any), 30) << "what is promised stays";
+  EXPECT_EQ(targets.planned_tbt_ms(sequence_that_wants(0, 40)), 40) << "a client's word counts";
+  measure(5);
+  EXPECT_NEAR(targets.planned_tbt_ms(any), 20, 1);
+  measure(50);
+  EXPECT_NEAR(targets.planned_tbt_ms(any), 150, 5);
+  options.is_on_devices = true;
+  EXPECT_EQ(targets.planned_tbt_ms(any), targets.tbt_ms(any)) << "a device needs large chunks";
+}
+
 TEST(LatencyTargets, AFirstTokenIsDueAfterItsRequestCame) {
   LaneOptions options;
   const sched::StepModel model;

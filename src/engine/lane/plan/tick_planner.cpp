@@ -127,7 +127,7 @@ double TickPlanner::tick_target_ms() const {
   for (const sched::SequenceView& view : views_) {
     const Sequence& sequence = parts_.sequences.at(view.index);
     if (!view.decodes || sequence.job.is_background) continue;
-    const double wanted_ms = targets_.tbt_ms(sequence);
+    const double wanted_ms = targets_.planned_tbt_ms(sequence);
     target_ms = std::min(target_ms, wanted_ms - std::clamp(sequence.times.gap_ms - wanted_ms, 0.0, wanted_ms / 2));
   }
   return target_ms != std::numeric_limits<double>::infinity() ? target_ms : targets_.default_tbt_ms();
